@@ -31,7 +31,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "torch onnxruntime openvino torch_tensorrt",
     ),
     "taso_py/frontend": ("ir ops backend", "torch sympy"),
-    "taso_py/frontend/onnx": ("ir frontend", "torch onnx onnx_ir"),
+    "taso_py/frontend/onnx": ("ir backend frontend", "torch onnx onnx_ir"),
     "taso_py/report": ("ir ops rules", "jinja2 markupsafe networkx rich"),
     "taso_py/models": ("ir backend frontend engines latency", "torch"),
     "taso_py/models/zoo": ("ir backend models", "torch torchvision timm transformers"),

@@ -16,6 +16,7 @@ from torch.fx.graph import _PyTreeInfo  # pyright: ignore[reportPrivateUsage]
 
 from taso_py.backend.contract import ContractError, keep_contract, outputs_of_repeated_arguments
 from taso_py.backend.direct import call_directly
+from taso_py.backend.division import divided
 from taso_py.backend.fold import evaluate
 from taso_py.backend.frozen import FrozenCodeGen, FrozenModule
 from taso_py.backend.guard import check_fixed, check_tensor, check_tree, check_writable
@@ -25,7 +26,7 @@ from taso_py.backend.overwrite import OVERWRITING, TYPE, overwrite_dead
 from taso_py.backend.plan import NO_PLAN, Format, Kernel, Packs, Plan, PlanStep, is_formatted, laid_out
 from taso_py.backend.program import Fixed, Program, Signature
 from taso_py.backend.sizes import SizeWriter, resolving
-from taso_py.backend.storage import KERNEL
+from taso_py.backend.storage import COMPUTES, KERNEL
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.backend.weights import STATE, assemble, attach
 from taso_py.backend.writes import Writes, is_write, may_show_writes, ordered_writes, state_of
@@ -38,8 +39,6 @@ aten = torch.ops.aten
 
 PACKED_BYTES = "packed_bytes"
 """The ``meta`` key under which a built module says how many bytes of weights its kernels have packed."""
-COMPUTES = "computes"
-"""The name of the submodule that computes all outputs, in a module that is built around it."""
 CONDITIONS = "conditions_on_sizes"
 """The name of the submodule that checks a program's conditions on open sizes."""
 
@@ -76,17 +75,20 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     return _called_as(program.signature, module, has_kernels=writer.has_kernels)
 
 
-def build_around(program: Program, computes: nn.Module) -> fx.GraphModule:
+def build_around(program: Program, computes: nn.Module, late: Graph | None = None) -> fx.GraphModule:
     """Return the module that calls another one for a program's outputs, and is itself called as the original was.
 
     Args:
         program: gives the result's signature, conditions on sizes and contract.
-        computes: computes the program's graph without state (:func:`~taso_py.backend.writes.without_state`): called
+        computes: computes the pure part of the program's graph (:func:`~taso_py.backend.division.divided`): called
             with the inputs in order, returns the outputs in order, in storage of their own.
+        late: makes what is written of what it returns, as :func:`~taso_py.backend.division.divided` has it; None if it
+            returns whole contents.
 
     Raises:
         InvariantError: the graph has other effects than writes, which the module would omit.
-        ContractError: an output is a view of an argument that other calls may give in another memory layout.
+        ContractError: an output is a view of an argument that other calls may give in another memory layout, or
+            ``late`` makes something else than what is written.
     """
     graph = program.graph
     if outputs_of_repeated_arguments(program):
@@ -97,7 +99,8 @@ def build_around(program: Program, computes: nn.Module) -> fx.GraphModule:
     root, places = assemble(state, program.weights, program.parameters)
     root.add_module(COMPUTES, computes)
     writer = _Writer(program, NO_PLAN, root, places=places)
-    writer.write_around(graph)
+    writer.write_around(graph, divided(graph, whole=True).late if late is None else late)
+    write_in_place(writer.graph)
     module = FrozenModule(root, writer.graph, "Optimized")
     module.meta[PACKED_BYTES] = 0
     module.meta[STATE] = places
@@ -176,19 +179,29 @@ class _Writer:
             if node.target is check_tensor:
                 node.args = (*node.args, True)
 
-    def write_around(self, graph: Graph) -> None:
-        """Write one call of the submodule ``COMPUTES``, which returns all outputs and what is written."""
+    def write_around(self, graph: Graph, late: Graph) -> None:
+        """Write one call of the submodule ``COMPUTES``, which returns all outputs, and then the writes."""
         self._placeholders(graph)
         state = state_of(graph).values()
         for node in state:
             self._node(node)
         results = self.graph.call_module(COMPUTES, tuple(self._values[node.value] for node in (*graph.inputs, *state)))
-        made = [
-            self._call(None, operator.getitem, results, place)
-            for place in range(len(graph.outputs) + len(graph.effects))
-        ]
-        returned, contents = made[: len(graph.outputs)], made[len(graph.outputs) :]
-        self._write_leaves(ordered_writes(graph), contents, returned)
+        writes = ordered_writes(graph)
+        leaves, given = late.inputs[: len(writes)], late.inputs[len(writes) :]
+        if [node.types for node in leaves] != [write.types for write in writes]:
+            raise ContractError("what is written is not what its files say")
+        count = len(graph.outputs)
+        made = [self._call(None, operator.getitem, results, place) for place in range(count + len(given))]
+        returned = made[:count]
+        self._values.update(
+            {node.value: self._values[write.inputs[0]] for node, write in zip(leaves, writes, strict=True)}
+        )
+        for node, result in zip(given, made[count:], strict=True):
+            self._values[node.value] = result
+            result.meta[TYPE] = node.types[0]
+        for node in late.nodes:
+            self._node(node)
+        self._write_leaves(writes, [self._values[content] for content in late.outputs], returned)
         self._erase_unread(returned)
         self._return(returned)
 

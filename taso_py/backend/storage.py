@@ -33,6 +33,8 @@ _ALLOCATING = frozenset(
 _MAY_RETURN_OPERAND = frozenset({"conj_physical"})
 """Elementwise operators that may return their operand itself, although their schemas do not say so."""
 
+COMPUTES = "computes"
+"""The name of the submodule that computes all outputs, in a module that is built around it; they are new."""
 KERNEL = "kernel"
 """The fx ``meta`` key of the name of the kernel that a node calls."""
 
@@ -86,6 +88,8 @@ class Storages:
 
 def allocates(node: fx.Node) -> bool:
     """Return whether a call's result certainly has storage of its own."""
+    if node.op == "call_module":
+        return node.target == COMPUTES
     if node.op != "call_function" or OVERWRITES in node.meta:
         return False
     if KERNEL in node.meta:

@@ -11,7 +11,7 @@ from typing import Self
 
 from taso_py.backend.schema import may_alias, overload_named
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value, make
+from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Input, Ref, Weight
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.movement import Contiguous
@@ -55,24 +55,14 @@ def state_of(graph: Graph) -> dict[str, Node]:
     return {node.op.key: node for node in graph.nodes if isinstance(node.op, Weight) and node.op.mutable}
 
 
+def is_state(value: Value) -> bool:
+    """Return whether a value is a buffer or an input that the model, or another entry point of it, writes to."""
+    return isinstance(value.node.op, Input | Weight) and value.node.op.mutable
+
+
 def is_write(node: Node) -> bool:
     """Return whether a node writes to a buffer or an input."""
     return isinstance(node.op, Opaque) and node.op.target == WRITE
-
-
-def without_state(graph: Graph) -> Graph:
-    """Return a graph that writes to nothing, for engines that cannot.
-
-    Buffers that are written to become further inputs, in the order of :func:`state_of`, and what is written becomes
-    further outputs, in the order of :func:`ordered_writes`.
-
-    Args:
-        graph: a graph whose effects are writes.
-    """
-    inputs = {node: make(Input(f"state.{key}", node.types[0])) for key, node in state_of(graph).items()}
-    written = Graph(graph.inputs, (*graph.outputs, *(node.inputs[1] for node in ordered_writes(graph))))
-    read = written.replace({node.value: given.value for node, given in inputs.items()})
-    return Graph((*read.inputs, *inputs.values()), read.outputs)
 
 
 def ordered_writes(graph: Graph) -> list[Node]:
@@ -90,7 +80,7 @@ def may_show_writes(value: Value) -> bool:
     stack, seen = [value.node], {value.node}
     while stack:
         node = stack.pop()
-        if isinstance(node.op, Input | Weight) and node.op.mutable:
+        if node.types and is_state(node.outputs[0]):
             return True
         is_alias = isinstance(node.op, Opaque) and may_alias(overload_named(node.op.target))
         if is_alias or node.op.is_view or isinstance(node.op, _MAY_RETURN_OPERAND):

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import NO_PLAN, ContractError, Plan, Program, build, build_around
-from taso_py.backend.build import COMPUTES
 from taso_py.backend.frozen import NO_PICKLE, FrozenError, FrozenRunner
+from taso_py.backend.storage import COMPUTES
 from taso_py.ir.errors import InvariantError, TasoError, first_line
+from taso_py.ir.graph import Graph
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Tile
 
@@ -79,6 +80,8 @@ class Engine(ABC):
     """True if it is a compiler whose result is a file, which ``auto`` tries at the highest effort only."""
     file: str = ""
     """The engine's own file in a saved result; empty if it has none."""
+    beside: tuple[str, ...] = ()
+    """Further files in a saved result that the engine reads along with its own."""
     has_own_threads: bool = False
     """True if it has its own thread pool, which must be idle while another engine is timed."""
 
@@ -111,14 +114,19 @@ class Engine(ABC):
         """
         return build(program, plan)
 
-    def build_around(self, program: Program, compiled: CompiledGraph) -> nn.Module:
+    def build_around(self, program: Program, compiled: CompiledGraph, late: Graph | None = None) -> nn.Module:
         """Build a program into a module around its graph, which the engine has compiled.
+
+        Args:
+            program: the program.
+            compiled: the pure part of its graph (:func:`~taso_py.backend.division.divided`), compiled.
+            late: makes what is written of what that returns; None if it returns whole contents.
 
         Raises:
             EngineUnavailableError: the module would not do for callers what the original does.
         """
         try:
-            return build_around(program, compiled)
+            return build_around(program, compiled, late)
         except ContractError as error:
             raise EngineUnavailableError(f"{self.name} cannot run this module: {error}") from error
 

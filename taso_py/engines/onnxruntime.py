@@ -17,6 +17,7 @@ from torch import Tensor
 
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import (
+    WRITES,
     NodeTime,
     OnnxModel,
     Session,
@@ -67,8 +68,8 @@ class OnnxRuntime(SessionEngine):
     """ONNX Runtime with all graph optimizations."""
 
     name = "onnxruntime"
-    packages = ("onnxruntime", "onnx_ir")
-    file = "model.onnx"
+    library = "onnxruntime"
+    file, beside = "model.onnx", (WRITES,)
 
     def _session(self, model: OnnxModel, threads: int) -> Session:
         return OnnxRuntimeSession(model, threads)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.precision import check_range, other_precision
-from taso_py.engines.session import NodeTime, OnnxModel, Session, SessionEngine, dense, input_names_in
+from taso_py.engines.session import WRITES, NodeTime, OnnxModel, Session, SessionEngine, dense, input_names_in
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 
@@ -44,8 +44,8 @@ class OpenVino(SessionEngine):
     """OpenVINO, configured for the lowest latency of one request."""
 
     name = "openvino"
-    packages = ("openvino", "onnx_ir")
-    file = "openvino_model.xml"
+    library = "openvino"
+    file, beside = "openvino_model.xml", ("openvino_model.bin", WRITES)
 
     def _session(self, model: OnnxModel, threads: int) -> Session:
         return OpenVinoSession(model, threads)

@@ -22,19 +22,27 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program
-from taso_py.backend.build import COMPUTES
-from taso_py.backend.onnx import NotInOnnx, input_names, onnx_bytes, onnx_model
+from taso_py.backend.division import divided
+from taso_py.backend.identifiers import identifiers, input_names
+from taso_py.backend.storage import COMPUTES
 from taso_py.backend.tensors import TORCH_DTYPES, tensors_in
 from taso_py.backend.tracing import quiet
-from taso_py.backend.writes import is_write, state_of, without_state
+from taso_py.backend.writes import is_write, state_of
 from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError, Runner
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
+from taso_py.ir.text import print_graph
 from taso_py.kernels.layout import is_weight
+from taso_py.ops.table import parse_graph
 
 EXTRA = "pip install 'taso-py[engines]'"
 """How to install what these engines need."""
+WRITER = "onnx_ir"
+"""The Python package that models are written with; those that are written are run without it."""
+WRITES = "writes.graph"
+"""The name of the file beside an engine's own that says what is written where, if anything is. Results of earlier
+releases have none; their engines return whole contents."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,9 @@ class OnnxModel:
     """The ONNX model, or a file in an engine's own format."""
     inputs: tuple[str, ...]
     """The names of the graph's inputs in order; engines may drop those that nothing reads."""
+    late: Graph | None = None
+    """Makes what is written of what it returns (:func:`~taso_py.backend.division.divided`); None if nothing is, or if
+    it returns whole contents."""
 
     @property
     def as_bytes(self) -> bytes:
@@ -119,8 +130,8 @@ class SessionEngine(Engine):
 
     devices = ("cpu",)
     has_own_threads = True
-    packages: tuple[str, ...]
-    """Python packages that it needs."""
+    library: str
+    """The Python package that runs models."""
 
     @property
     def prices(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride] -- its own, always
@@ -128,9 +139,13 @@ class SessionEngine(Engine):
         return self.name
 
     def absence(self, device: torch.device) -> str | None:
+        return self._lack(device, (self.library, WRITER))
+
+    def _lack(self, device: torch.device, packages: Sequence[str]) -> str | None:
+        """Return why the engine cannot be used on a device with some Python packages, in one line; None if it can."""
         if device.type != "cpu":
             return f"{self.name} runs on the CPU here; use --device cpu, or another runtime"
-        for package in self.packages:
+        for package in packages:
             try:
                 importlib.import_module(package)
             except ImportError as error:
@@ -140,17 +155,22 @@ class SessionEngine(Engine):
         return None
 
     def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
-        return self.build_around(program, self.compile(self.model_of(program.graph, program.weights)))
+        session = self.compile(self.model_of(program.graph, program.weights))
+        return self.build_around(program, session, session.model.late)
 
     def files(self, module: nn.Module) -> Mapping[str, bytes]:
         session = CompiledGraph.of(module)
-        return self._files(session) if isinstance(session, Session) else {}
+        if not isinstance(session, Session):
+            return {}
+        late = session.model.late
+        return {**self._files(session), **({} if late is None else {WRITES: (print_graph(late) + "\n").encode()})}
 
     def restore(self, program: Program, folder: Path) -> nn.Module:
-        reason = self.absence(program.device)
+        reason = self._lack(program.device, (self.library,))
         if reason is not None:
             raise EngineUnavailableError(reason)
-        return self.build_around(program, self.compile(saved_model(program, folder / self.file)))
+        session = self.compile(saved_model(program, folder / self.file))
+        return self.build_around(program, session, session.model.late)
 
     def model_of(self, graph: Graph, weights: Mapping[str, Tensor]) -> OnnxModel:
         """Return a graph as an ONNX model, weights included; what it writes to is taken and returned.
@@ -158,16 +178,23 @@ class SessionEngine(Engine):
         Raises:
             EngineUnavailableError: the graph cannot be expressed, or would be computed differently.
         """
+        # Imported here, with all rows: what was saved is run without.
+        from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
+
         if not all(map(is_write, graph.effects)):
             reason = "it checks values, draws random numbers, or has operators with effects of their own"
             raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
-        graph = without_state(graph)
+        division = divided(graph)
+        late = division.late if graph.effects else None
+        count, graph = len(graph.outputs), division.pure
+        outputs = [f"output_{place}" for place in range(count)]
+        outputs += [f"written_{place}" for place in range(len(graph.outputs) - count)]
         try:
-            model = onnx_model(graph, weights)
+            model = onnx_model(graph, weights, output_names=outputs)
             reason = self.misfit(graph, weights)
             if reason is not None:
                 raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
-            return OnnxModel(onnx_bytes(model), input_names(graph))
+            return OnnxModel(onnx_bytes(model), input_names(graph), late)
         except NotInOnnx as error:
             raise EngineUnavailableError(f"{self.name} cannot run this module: {error}") from error
 
@@ -258,7 +285,9 @@ class SessionEngine(Engine):
 
 def saved_model(program: Program, path: Path) -> OnnxModel:
     """Return an engine's file of a saved result as a model, given the program that it computes."""
-    return OnnxModel(path, input_names(without_state(program.graph)))
+    writes = path.with_name(WRITES)
+    late = parse_graph(writes.read_text()) if program.graph.effects and writes.is_file() else None
+    return OnnxModel(path, input_names(divided(program.graph).pure), late)
 
 
 def model_inputs(program: Program) -> Sequence[Tensor]:
@@ -289,8 +318,6 @@ def input_names_in(found: Sequence[str], model: OnnxModel) -> tuple[str, ...]:
     """
     if set(found) <= set(model.inputs):
         return model.inputs
-    from taso_py.frontend.onnx import identifiers  # imported here: few need it, and all rows of ONNX come with it
-
     given = dict(zip(identifiers(found), found, strict=True))
     names = tuple(given.get(name, name) for name in model.inputs)
     strange = sorted(set(found) - set(names))

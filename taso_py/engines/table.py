@@ -17,8 +17,7 @@ from taso_py.engines.eager import Eager
 from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
 from taso_py.engines.inductor import CAPTURED_FORMS, WHOLE_MODULE_FORMS, InductorAroundKernels
 from taso_py.engines.names import AUTO, INDUCTOR
-from taso_py.engines.onnxruntime import OnnxRuntime
-from taso_py.engines.openvino import OpenVino
+from taso_py.engines.session_table import SESSIONS
 from taso_py.engines.tensorrt import TensorRt
 
 AROUND_KERNELS = InductorAroundKernels()
@@ -28,8 +27,7 @@ ENGINES: Mapping[str, Engine] = {
     engine.name: engine
     for engine in (
         Eager(),
-        OnnxRuntime(),
-        OpenVino(),
+        *SESSIONS.values(),
         *WHOLE_MODULE_FORMS,
         AROUND_KERNELS,
         AotInductor(),

@@ -76,7 +76,8 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
     check_written_views(exported.graph)
     check_reshaped_writes(exported)
     _forget_derived_ranges(exported.graph)
-    with _dropout_as_alias(exported.graph), _fallback_kernels_allowed(exported.graph):
+    graph = exported.graph
+    with _dropout_as_alias(graph), _copies_alike(graph), _fallback_kernels_allowed(graph):
         functional = _with_refusal(lambda: decompose(exported, _decompositions()))
         before, after = random_draws(exported.graph), random_draws(functional.graph)
     if len(after) < len(before):
@@ -104,6 +105,36 @@ def _dropout_as_alias(graph: fx.Graph) -> Generator[None]:
     finally:
         for node, args, kwargs in changed:
             node.target, node.args, node.kwargs = torch.ops.aten.dropout.default, args, kwargs
+
+
+@contextlib.contextmanager
+def _copies_alike(graph: fx.Graph) -> Generator[None]:
+    """Bring what is copied over a tensor to that tensor's type and sizes, in nodes of its own, while the body runs.
+
+    PyTorch 2.13 drops the copy that a write to a buffer becomes, as if what is copied were the new content
+    (``_remove_unnecessary_copy_op_pass`` of torch/export/exported_program.py).
+    """
+    changed: list[tuple[fx.Node, Any, list[fx.Node]]] = []
+    try:
+        for node in [node for node in graph.nodes if node.target is torch.ops.aten.copy_.default]:
+            target, source = (operand.meta.get("val") for operand in node.args[:2])
+            if not isinstance(target, Tensor) or not isinstance(source, Tensor):
+                continue
+            made: list[fx.Node] = []
+            changed.append((node, node.args, made))
+            with graph.inserting_before(node):
+                if source.dtype is not target.dtype:
+                    made.append(graph.call_function(torch.ops.aten.to.dtype, (node.args[1], target.dtype)))
+                if source.shape != target.shape:
+                    content = made[-1] if made else node.args[1]
+                    made.append(graph.call_function(torch.ops.aten.expand_as.default, (content, node.args[0])))
+            node.args = (node.args[0], made[-1] if made else node.args[1], *node.args[2:])
+        yield
+    finally:
+        for node, args, made in changed:
+            node.args = args
+            for new in reversed(made):
+                graph.erase_node(new)
 
 
 def _forget_derived_ranges(graph: fx.Graph) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from taso_py.backend.weights import STATE, tie
 from taso_py.checking.preserve import preserve_buffers, preserve_inputs
 from taso_py.checking.resize import OpenInputs
 from taso_py.engines.aot import ARCHIVE, with_extra
-from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
+from taso_py.engines.engine import Runner
 from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_program
 from taso_py.frontend.reexport import reexport
@@ -40,7 +39,6 @@ from taso_py.saving.folder import MODEL, PLAN, REPORT, TRACE, ArtifactError, as_
 from taso_py.saving.result import VERSION, SavedResult, WeightsPlace, restore_plan
 from taso_py.saving.warmup import Sizes, warm_up
 
-_log = logging.getLogger(__name__)
 LIVE = "live.json"
 """The part of a ``.pt2`` file that names the buffers that only other entry points write to."""
 
@@ -308,19 +306,7 @@ def _run_compact(saved: SavedResult, weights: Mapping[str, Tensor]) -> Runner | 
     program = saved.compact_program(weights)
     if program is None:
         return None
-    check_digests(saved.folder, {engine.file: saved.files.get(engine.file, "")}, engine.file)
-    return _restored(saved, engine, program, program.weights) or saved.module_of(program, replaces_engine=True)
-
-
-def _restored(saved: SavedResult, engine: Engine, program: Program, state: Mapping[str, Tensor]) -> Runner | None:
-    """Return a result as its engine restores it, with given state; None, with a warning, if the engine is not here."""
-    try:
-        module = engine.restore(program, saved.folder)
-        tie(module, state)
-        return module
-    except EngineUnavailableError as error:
-        _log.warning("%s; %s is run by PyTorch instead", error, saved.folder)
-        return None
+    return saved.module_in(engine, program, program.weights)
 
 
 def check_files(saved: SavedResult) -> None:
@@ -350,9 +336,8 @@ def load_program(saved: SavedResult) -> SavedProgram:
 def _prepare(saved: SavedResult, program: SavedProgram, imported: Program) -> Runner:
     engine = ENGINES[saved.runtime]
     if engine.file:
-        restored = _restored(saved, engine, imported, program.exported.state_dict)
-        return restored or _built(program, imported, saved.plan_for(imported).eager())
-    module = _built(program, imported, saved.plan_for(imported))
+        return saved.module_in(engine, imported, program.exported.state_dict)
+    module = saved.module_of(imported, program.exported.state_dict)
     exported = program.exported
     if saved.runtime == "eager" or exported.example_inputs is None:
         return module

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taso_py.engines.names import SESSION_ENGINES
 from taso_py.ir.errors import first_line
 from taso_py.saving.folder import ENTRIES, ENTRIES_VERSION, ArtifactError, WarmupError
 from taso_py.saving.result import SavedResult, read
@@ -63,9 +64,14 @@ def run_result(
     """
     # Tensors made in inference mode cannot be written to outside of it.
     with torch.inference_mode(mode=False):
-        program = saved.compact_program(weights) if saved.runtime == "eager" and not warmup else None
+        is_light = saved.runtime in ("eager", *SESSION_ENGINES) and not warmup
+        program = saved.compact_program(weights) if is_light else None
+        if program is not None and saved.runtime == "eager":
+            return saved.module_of(program, program.weights)
         if program is not None:
-            return saved.module_of(program)
+            from taso_py.engines.session_table import SESSIONS  # imported here: most results need none of them
+
+            return saved.module_in(SESSIONS[saved.runtime], program, program.weights)
         from taso_py.saving.artifact import run_saved  # imported here: it imports PyTorch's compiler
 
         return run_saved(saved, weights, warmup)

@@ -7,6 +7,7 @@ fraction of a second.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import warnings
 from collections.abc import Mapping
@@ -15,18 +16,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from taso_py.backend.build import build
 from taso_py.backend.plan import NO_PLAN, Plan
 from taso_py.backend.program import Program
 from taso_py.backend.weights import tie
+from taso_py.engines.engine import Engine, EngineUnavailableError
 from taso_py.engines.names import ENGINE_NAMES
 from taso_py.kernels.saved import restore as restore_kernels
 from taso_py.saving.compact import COMPACT, CompactFormError, restore
-from taso_py.saving.folder import MODEL, PLAN, ArtifactError, content_digest
+from taso_py.saving.folder import MODEL, PLAN, ArtifactError, check_digests, content_digest
 from taso_py.saving.weights_file import read_weights
 
+_log = logging.getLogger(__name__)
 VERSION = 5
 """Version of the format of ``plan.json``."""
 
@@ -112,11 +115,14 @@ class SavedResult:
         except (OSError, ValueError, CompactFormError):
             return None
 
-    def module_of(self, program: Program, *, replaces_engine: bool = False) -> nn.Module:
-        """Return a program of this result built by its plan; it reads and writes the program's weights.
+    def module_of(
+        self, program: Program, state: Mapping[str, Tensor], *, replaces_engine: bool = False
+    ) -> fx.GraphModule:
+        """Return a program of this result built by its plan.
 
         Args:
             program: the program.
+            state: the tensors by key that the module reads and writes in place of state of its own.
             replaces_engine: true if another engine should run it, which is not here.
 
         Raises:
@@ -124,7 +130,35 @@ class SavedResult:
         """
         plan = self.plan_for(program)
         module = build(program, plan.eager() if replaces_engine else plan)
-        tie(module, program.weights)
+        tie(module, state)
+        return module
+
+    def module_in(self, engine: Engine, program: Program, state: Mapping[str, Tensor]) -> nn.Module:
+        """Return a program of this result as its engine reads it from files of its own.
+
+        If the engine is not here, or cannot read them, the module is one for PyTorch, and a warning says so.
+
+        Args:
+            engine: the engine, which has such files.
+            program: the program.
+            state: the tensors by key that the module reads and writes in place of state of its own.
+
+        Raises:
+            ArtifactError: a file is of another run or missing, or the plan is not for this program.
+        """
+        # Before they are read: an engine's own code may not survive damage.
+        read = (engine.file, *engine.beside)
+        check_digests(self.folder, {name: self.files.get(name, "") for name in read}, engine.file)
+        needed = [name for name in engine.beside if name in self.files and (self.folder / engine.file).is_file()]
+        missing = next((name for name in needed if not (self.folder / name).is_file()), None)
+        if missing is not None:
+            raise ArtifactError(f"{self.folder} lacks {missing}, which {engine.file} needs; optimize the model again")
+        try:
+            module = engine.restore(program, self.folder)
+        except EngineUnavailableError as error:
+            _log.warning("%s; %s is run by PyTorch instead", error, self.folder)
+            return self.module_of(program, state, replaces_engine=True)
+        tie(module, state)
         return module
 
 

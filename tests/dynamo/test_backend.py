@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from taso_py.backend import Program
-from taso_py.backend.build import COMPUTES
+from taso_py.backend.storage import COMPUTES
 from taso_py.driver.decisions import Decision
 from taso_py.driver.result import Optimized
 from taso_py.dynamo import backend as dynamo

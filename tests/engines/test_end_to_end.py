@@ -5,7 +5,12 @@ The model here sleeps when PyTorch runs it, so that whatever else computes it is
 
 from __future__ import annotations
 
+import ast
 import importlib
+import json
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +25,10 @@ from taso_py.driver.optimize import optimize
 from taso_py.driver.result import Optimized
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.prices import SessionLatencies
-from taso_py.engines.session import SessionEngine
+from taso_py.engines.session import WRITES, SessionEngine
 from taso_py.engines.table import engines_to_try
-from taso_py.saving.folder import ArtifactError
+from taso_py.saving.compact import COMPACT
+from taso_py.saving.folder import PLAN, ArtifactError
 from taso_py.saving.loading import load
 from tests.engines.sessions import NAMES, engine_named
 from tests.report.test_profile_page import PROFILE
@@ -108,15 +114,22 @@ def test_a_model_is_optimized_saved_and_loaded(engine: SessionEngine, saved: tup
     assert engine.files(loaded).keys() == engine.files(optimized.module).keys() != set()
 
 
-def test_a_model_with_state_is_optimized_saved_and_loaded(engine: SessionEngine, tmp_path: Path) -> None:
-    """All that was loaded goes on from the state that the model had."""
-    model = Remembering().eval()
+@pytest.fixture(scope="module")
+def remembering(engine: SessionEngine, tmp_path_factory: pytest.TempPathFactory) -> tuple[nn.Module, Optimized, Path]:
+    """A model with state after a call, optimized for the engine, and its folder."""
+    folder, model = tmp_path_factory.mktemp(engine.name), Remembering().eval()
     model(X, torch.zeros(4, 4))
-    given = X, torch.zeros(4, 4)
-    optimized = optimize(model, given, output=tmp_path, runtime=engine.name, **LIMITS)
+    return model, optimize(model, (X, torch.zeros(4, 4)), output=folder, runtime=engine.name, **LIMITS), folder
+
+
+def test_a_model_with_state_is_optimized_saved_and_loaded(
+    engine: SessionEngine, remembering: tuple[nn.Module, Optimized, Path]
+) -> None:
+    """All that was loaded goes on from the state that the model had."""
+    model, optimized, folder = remembering
     assert optimized.report.runtime == engine.name
     assert optimized.report.comparison_passed
-    modules = model, optimized.module, load(tmp_path)
+    modules = model, optimized.module, load(folder)
     for x in (X, X * 2):
         found: list[list[Tensor]] = []
         for module in modules:
@@ -153,20 +166,70 @@ def test_a_folder_whose_engine_is_missing_is_run_by_pytorch(
     assert close(load(saved[1])(X))
     (record,) = caplog.records
     said = record.getMessage()
-    assert said.startswith(f"{engine.name} needs {engine.packages[0]} (")
+    assert said.startswith(f"{engine.name} needs {engine.library} (")
     assert said.endswith(f"; {saved[1]} is run by PyTorch instead")
     assert "\n" not in said
 
 
-def test_an_engines_file_that_was_exchanged_is_refused(engine: SessionEngine, saved: tuple[Optimized, Path]) -> None:
-    path = saved[1] / engine.file
-    content = path.read_bytes()
-    try:
-        path.write_bytes(content + b" ")
-        with pytest.raises(ArtifactError, match=f"plan.json belongs to another {engine.file}; optimize"):
-            load(saved[1])
-    finally:
-        path.write_bytes(content)
+def test_a_result_loads_without_the_compiler(
+    engine: SessionEngine, saved: tuple[Optimized, Path], remembering: tuple[nn.Module, Optimized, Path]
+) -> None:
+    script = (
+        "import sys, torch, taso_py; model = taso_py.load(sys.argv[1]); print(list(model.state_dict()));"
+        "x = torch.linspace(-1, 1, 32).reshape(4, 8); y = model(x, *[torch.zeros(4, 4)] * int(sys.argv[2]));"
+        "heavy = {'torch._dynamo', 'torch._inductor', 'sympy', 'networkx', 'z3', 'jinja2', 'onnx',"
+        " 'onnx_ir', 'taso_py.frontend', 'taso_py.search', 'taso_py.engines.table', 'taso_py.saving.artifact'};"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys();"
+        "assert type(model.computes).__module__ == 'taso_py.engines.' + sys.argv[3]; print(y.tolist())"
+    )
+    for folder, more, state in ((saved[1], 0, []), (remembering[2], 1, ["total"])):
+        arguments = [sys.executable, "-c", script, str(folder), str(more), engine.name]
+        ran = subprocess.run(arguments, capture_output=True, text=True, check=False)
+        assert ran.returncode == 0, ran.stderr
+        held, found = ran.stdout.splitlines()
+        assert held == str(state)
+        assert more or close(ast.literal_eval(found))
+
+
+def test_a_result_of_an_earlier_release_loads_as_well(saved: tuple[Optimized, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(saved[1], folder)
+    said = json.loads((folder / PLAN).read_text())
+    del said["files"][COMPACT]
+    (folder / PLAN).write_text(json.dumps(said))
+    (folder / COMPACT).unlink()
+    assert close(load(folder)(X))
+
+
+@pytest.mark.parametrize("has_compact", [True, False])
+@pytest.mark.parametrize("change", [lambda content: content + b" ", lambda content: content[:-9]], ids=["more", "less"])
+def test_an_engines_file_that_was_exchanged_is_refused(
+    engine: SessionEngine,
+    remembering: tuple[nn.Module, Optimized, Path],
+    tmp_path: Path,
+    change: Any,
+    has_compact: bool,
+) -> None:
+    for name in (engine.file, *engine.beside):
+        folder = tmp_path / name
+        shutil.copytree(remembering[2], folder)
+        if not has_compact:
+            (folder / COMPACT).unlink()
+        load(folder)
+        (folder / name).write_bytes(change((folder / name).read_bytes()))
+        with pytest.raises(ArtifactError, match=f"plan.json belongs to another {name}; optimize") as refusal:
+            load(folder)
+        assert "\n" not in str(refusal.value)
+
+
+def test_a_file_that_says_what_is_written_is_not_missed(
+    engine: SessionEngine, remembering: tuple[nn.Module, Optimized, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(remembering[2], folder)
+    (folder / WRITES).unlink()
+    with pytest.raises(ArtifactError, match=f"lacks {WRITES}, which {engine.file} needs; optimize the model again"):
+        load(folder)
 
 
 def missing(engine: SessionEngine, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
@@ -174,7 +237,7 @@ def missing(engine: SessionEngine, monkeypatch: pytest.MonkeyPatch, error: Excep
     found = importlib.import_module
 
     def import_module(name: str, package: str | None = None) -> Any:
-        if name == engine.packages[0]:
+        if name == engine.library:
             raise error
         return found(name, package)
 
@@ -197,8 +260,8 @@ def test_an_engine_that_does_not_load_is_one_note_and_the_others_go_on(
     missing(engine, monkeypatch, error)
     left, notes = engines_to_try("auto", cpu)
     assert [other for other in before if other is not engine] == left
-    (note,) = [note for note in notes if engine.packages[0] in note]
-    assert note.startswith(said.format(engine=engine.name, package=engine.packages[0]))
+    (note,) = [note for note in notes if engine.library in note]
+    assert note.startswith(said.format(engine=engine.name, package=engine.library))
     assert "\n" not in note
     with pytest.raises(EngineUnavailableError) as refusal:
         engines_to_try(engine.name, cpu)

@@ -12,12 +12,18 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from taso_py.backend.division import divided
 from taso_py.backend.guard import ArgumentError
+from taso_py.backend.identifiers import input_names
+from taso_py.backend.onnx import onnx_bytes, onnx_model
 from taso_py.backend.schema import storage_of
 from taso_py.backend.weights import tie
-from taso_py.engines.engine import EngineUnavailableError
-from taso_py.engines.session import SessionEngine
+from taso_py.engines.engine import CompiledGraph, EngineUnavailableError
+from taso_py.engines.session import WRITES, OnnxModel, Session, SessionEngine
 from tests.engines.sessions import program_of
+from tests.frontend.test_writes import CACHE, IN_PLACE, LAYERS, PARTS
+from tests.frontend.test_writes import X as X8
+from tests.round_trips import Model
 
 WIDTH, LENGTH = 4, 6
 X, PLACE = torch.linspace(-1, 1, WIDTH).reshape(1, 1, WIDTH), torch.tensor([2])
@@ -97,6 +103,51 @@ def test_what_is_written_is_what_pytorch_writes(engine: SessionEngine, name: str
     if isinstance(expecting, Cached):
         assert not torch.equal(expecting.cache, torch.zeros_like(expecting.cache))
         assert torch.allclose(module.get_buffer("cache"), expecting.cache, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [*IN_PLACE, *PARTS])
+def test_rows_are_written_in_place(engine: SessionEngine, name: str) -> None:
+    """In a part of one big cache, whose other parts stay as they are, twice in a row."""
+    function = IN_PLACE.get(name) or PARTS[name]
+    x, cache = X8, CACHE if name in IN_PLACE else LAYERS
+    module = engine.build(program_of(Model(function), (x, cache.clone(), PLACE)))
+    whole = [torch.stack([cache, cache + 1], 1) for _ in range(2)]
+    for step in range(2):
+        with torch.no_grad():
+            found, wanted = (
+                pytree.tree_leaves(called(x + step, held[:, 1], PLACE + step))
+                for called, held in zip((module, Model(function)), whole, strict=True)
+            )
+        for one, other in zip([*found, *whole[:1]], [*wanted, *whole[1:]], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4, check_stride=False)
+    assert torch.equal(whole[0][:, 0], cache)
+    assert not torch.equal(whole[0][:, 1], cache + 1)
+
+
+def test_a_file_returns_rows(engine: SessionEngine) -> None:
+    module = engine.build(program_of(Cached(), (X, PLACE)))
+    compiled = CompiledGraph.of(module)
+    assert isinstance(compiled, Session)
+    results = compiled(X, PLACE, torch.zeros(1, LENGTH, WIDTH))
+    assert [tuple(result.shape) for result in results[2:]] == [(1,), (1, 1, WIDTH)]
+
+
+def test_a_file_of_an_earlier_release_returns_whole_contents(engine: SessionEngine, tmp_path: Path) -> None:
+    """It has no file beside it that says what is written where."""
+    program = program_of(Cached(), (X, PLACE))
+    pure = divided(program.graph, whole=True).pure
+    session = engine.compile(OnnxModel(onnx_bytes(onnx_model(pure, program.weights)), input_names(pure)))
+    modules = engine.build(program), engine.build_around(program, session)
+    for name, content in engine.files(modules[1]).items():
+        (tmp_path / name).write_bytes(content)
+    assert not (tmp_path / WRITES).exists()
+    modules += (engine.restore(program, tmp_path),)
+    for step in range(LENGTH):
+        found = [module(X * step, torch.tensor([step])) for module in modules]
+        torch.testing.assert_close(found[1:], found[:1] * 2)
+    for module in modules:
+        torch.testing.assert_close(module.get_buffer("cache"), modules[0].get_buffer("cache"))
+        assert torch.all(module.get_buffer("cache")[0, 1:].abs().sum(-1) > 0)
 
 
 def test_modules_of_one_program_have_state_of_their_own_unless_tied(engine: SessionEngine) -> None:

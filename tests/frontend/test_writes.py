@@ -92,6 +92,24 @@ def test_writes_that_are_made_by_a_copy(name: str) -> None:
     assert Writes.of(program.graph).inputs == ("args_1",)
 
 
+@pytest.mark.parametrize("name", sorted(COPIED.keys() - {"an older version returned"}))
+def test_the_same_copies_to_a_buffer(name: str) -> None:
+    round_trip(Model(lambda s, x, i: COPIED[name](s, x, s.c, i), c=CACHE.clone()), X, ROW)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda s, x: (s.c.copy_(x * 2), s.c.sum())[1],
+        lambda s, x: (s.c.copy_(x.double() / 4), s.c.sum(), s.c * 1)[1:],
+        lambda s, x: (s.c.copy_(torch.arange(8)), s.c.sum() + x)[1],
+    ],
+    ids=["sizes", "type", "both"],
+)
+def test_a_copy_to_a_buffer_has_the_sizes_and_type_of_the_buffer(function: Callable[..., Any]) -> None:
+    round_trip(Model(function, c=CACHE.clone()), X)
+
+
 def test_two_caches_that_are_written_in_turns() -> None:
     def forward(s: Any, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
         old = (a * b).sum()

@@ -97,7 +97,7 @@ def test_a_file_of_another_run_and_an_engine_that_is_missing_are_one_line(
     name, folder = saved
     engine = engine_named(name)
     with monkeypatch.context() as patch:
-        patch.setattr(type(engine), "packages", ("no_such_package",))
+        patch.setattr(type(engine), "library", "no_such_package")
         with pytest.raises(EngineUnavailableError, match=f"{name} needs no_such_package"):
             profiled(folder)
     path = folder / engine.file

@@ -5,7 +5,7 @@ approximated. The package imports without the extra ``onnx``; making a model nee
 """
 
 from taso_py.backend.onnx.errors import NotInOnnx
-from taso_py.backend.onnx.model import IR_VERSION, OPSET, input_names, onnx_bytes, onnx_model
+from taso_py.backend.onnx.model import IR_VERSION, OPSET, onnx_bytes, onnx_model
 from taso_py.backend.onnx.table import LOWERED_TO_ONNX, OPAQUE_IN_ONNX
 
 __all__ = [
@@ -14,7 +14,6 @@ __all__ = [
     "OPAQUE_IN_ONNX",
     "OPSET",
     "NotInOnnx",
-    "input_names",
     "onnx_bytes",
     "onnx_model",
 ]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from taso_py.backend.identifiers import input_names as default_names
 from taso_py.backend.onnx.errors import NotInOnnx
 from taso_py.backend.onnx.row import Row
 from taso_py.backend.onnx.table import ROWS
@@ -41,6 +41,7 @@ def onnx_model(
     weights: Mapping[str, Tensor],
     *,
     input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
     name: str = "taso_py",
     rows: Mapping[type[Operator], Row] = ROWS,
 ) -> ir.Model:
@@ -50,6 +51,7 @@ def onnx_model(
         graph: any graph of a model, without effects; open sizes become named dimensions.
         weights: the weights that the graph names, by key; on the CPU.
         input_names: names for the inputs, in order; by default made from their keys.
+        output_names: names for the outputs, in order; by default ``output_0`` and so on.
         name: the name of the model's graph.
         rows: the row of each operator.
 
@@ -67,19 +69,9 @@ def onnx_model(
     w = Writer(graph, weights)
     inputs = _inputs(w, graph, input_names)
     held = _nodes(w, graph, dict(zip((node.value for node in graph.inputs), inputs, strict=True)), rows)
-    outputs = _outputs(w, graph, held, inputs)
+    outputs = _outputs(w, graph, held, inputs, output_names)
     body = ir.Graph(inputs, outputs, nodes=w.nodes, initializers=w.initializers, opset_imports={"": OPSET}, name=name)
     return ir.Model(body, ir_version=IR_VERSION, producer_name="taso-py")
-
-
-def input_names(graph: Graph) -> tuple[str, ...]:
-    """Return the default names of a model's inputs, in order."""
-    names: dict[str, None] = {}
-    for node in graph.inputs:
-        key = node.op.key if isinstance(node.op, Input) else ""
-        stem = re.sub(r"\W", "_", key) or "input"
-        names[next(name for name in chain([stem], (f"{stem}.{n}" for n in count(2))) if name not in names)] = None
-    return tuple(names)
 
 
 def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
@@ -108,7 +100,7 @@ def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
 
 def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxValue]:
     """Create the inputs, and declare the open sizes that their shapes show."""
-    wanted = input_names(graph) if names is None else names
+    wanted = default_names(graph) if names is None else names
     values = [typed(w, w.unique(name), node.types[0]) for name, node in zip(wanted, graph.inputs, strict=True)]
     of_node = dict(zip(graph.inputs, values, strict=True))
     for place in size_places(graph):
@@ -180,12 +172,19 @@ def _found(held: Mapping[Value, OnnxValue], value: Value) -> OnnxValue:
     return found
 
 
-def _outputs(w: Writer, graph: Graph, held: Mapping[Value, OnnxValue], inputs: Sequence[OnnxValue]) -> list[OnnxValue]:
+def _outputs(
+    w: Writer,
+    graph: Graph,
+    held: Mapping[Value, OnnxValue],
+    inputs: Sequence[OnnxValue],
+    names: Sequence[str] | None,
+) -> list[OnnxValue]:
     """Create the outputs under their names; inputs, weights and repeated outputs are passed through ``Identity``."""
     outputs: list[OnnxValue] = []
-    for index, value in enumerate(graph.outputs):
+    wanted = names or [f"output_{index}" for index in range(len(graph.outputs))]
+    for wanted_name, value in zip(wanted, graph.outputs, strict=True):
         w.begin(value.node)
-        found, name = _found(held, value), w.unique(f"output_{index}")
+        found, name = _found(held, value), w.unique(wanted_name)
         if found in inputs or found in outputs or found.producer() is None:
             found = w.op("Identity", found)
         found.name = name

@@ -8,7 +8,6 @@ Invariant: the module has a step for each node of the model that depends on the 
 
 from __future__ import annotations
 
-import keyword
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
+from taso_py.backend.identifiers import identifiers
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.onnx.call import Known, OnnxCall, Row
 from taso_py.frontend.onnx.movement import OF_SHAPES
 from taso_py.frontend.onnx.table import ROWS
-from taso_py.frontend.program import HIDING
 from taso_py.ir.errors import TasoError, first_line
 
 if TYPE_CHECKING:
@@ -301,13 +300,3 @@ def _attribute(attribute: Any, kind: str) -> Any:
     if kind == "Cast" and attribute.name == "to":
         return torch_dtype(ir.DataType(attribute.value), "the result of Cast")
     return tuple(attribute.value) if isinstance(attribute.value, list | tuple) else attribute.value
-
-
-def identifiers(names: Sequence[str]) -> Sequence[str]:
-    """Return names for the arguments of a Python function, as close to the model's as possible."""
-    found: list[str] = []
-    for number, name in enumerate(names):
-        plain = re.sub(r"[^0-9A-Za-z_]", "_", name)
-        is_usable = plain.isidentifier() and not keyword.iskeyword(plain) and plain not in {*HIDING, "self", *found}
-        found.append(plain if is_usable else f"input_{number}")
-    return found

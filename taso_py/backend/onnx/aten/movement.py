@@ -31,6 +31,14 @@ def _expand(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("Expand", call.operand().onnx, w.dims(call.types[0].dims))
 
 
+def _copied(w: Writer, call: OpaqueCall) -> OnnxValue:
+    """Write what is copied over a tensor, in the tensor's element type and shape."""
+    (type_,) = call.types
+    source = call.operand("src")
+    converted = operand_as(w, source, type_.dtype)
+    return converted if source.type.dims == type_.dims else w.op("Expand", converted, w.dims(type_.dims))
+
+
 def _roll(w: Writer, call: OpaqueCall) -> OnnxValue:
     result, type_ = call.operand().onnx, call.operand().type
     axes: Sequence[int] = call.arguments["dims"]
@@ -202,6 +210,7 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.constant_pad_nd.default": _pad("constant"),
     **{f"aten.reflection_pad{rank}d.default": _pad("reflect", "padding") for rank in (1, 2, 3)},
     **{f"aten.replication_pad{rank}d.default": _pad("replicate", "padding") for rank in (1, 2, 3)},
+    "aten.copy.default": _copied,
     "aten.slice_scatter.default": _scattered_slice,
     "aten.select_scatter.default": _scattered_row,
     "aten.einsum.default": _einsum,

@@ -418,6 +418,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "reshape": lambda op, x, at: torch.reshape(x[0], at(op.shape)),
     "diagonal": lambda _op, x, _at: torch.diagonal(x[0], dim1=-2, dim2=-1),
     "expand": lambda op, x, at: x[0].expand(at(op.shape)),
+    "upsample_nearest2d": lambda op, x, at: functional.interpolate(x[0], scale_factor=[*map(float, at(op.factors))]),
     "pad": _pad,
     "enlarge": _enlarge,
     "contiguous": lambda _op, x, _at: x[0].contiguous(),

@@ -26,11 +26,23 @@ from taso_py.backend.tensors import TORCH_DTYPES, decode
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
+from taso_py.ir.size import Dim
 from taso_py.ir.types import TensorType
 from taso_py.ops import choice
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Add, Div, Maximum, Minimum, Mul, Sub
-from taso_py.ops.movement import Concat, Contiguous, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import (
+    Concat,
+    Contiguous,
+    Diagonal,
+    Enlarge,
+    Expand,
+    Pad,
+    Permute,
+    Reshape,
+    Slice,
+    UpsampleNearest2d,
+)
 from taso_py.ops.nested import CONTROL_FLOW, Nested
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
@@ -206,6 +218,27 @@ def _expand(call: Caller, op: Expand, node: Node, operands: Sequence[Any]) -> An
     return call(aten.expand.default, operands[0], list(op.shape))
 
 
+def _upsample_nearest2d(call: Caller, op: UpsampleNearest2d, node: Node, operands: Sequence[Any]) -> Any:
+    *lead, rows, columns = sizes(node.inputs[0].type)
+    if is_upsampled_exactly((rows, columns), op.factors):
+        return call(aten.upsample_nearest2d.vec, operands[0], None, [float(cast(int, f)) for f in op.factors])
+    apart = call(aten.reshape.default, operands[0], [*lead, rows, 1, columns, 1])
+    copied = call(aten.expand.default, apart, [*lead, rows, op.factors[0], columns, op.factors[1]])
+    return call(aten.reshape.default, copied, sizes(node.types[0]))
+
+
+def is_upsampled_exactly(extents: Sequence[Dim], factors: Sequence[Dim]) -> bool:
+    """Return whether PyTorch's kernel reads element ``i // factor`` for every ``i``, as the operator is defined.
+
+    It multiplies ``i`` by the reciprocal of the factor in single precision. Up to a factor of 16 the reciprocal is not
+    rounded down, and the product is less than a factor's share of one too large as long as ``i // factor < 2**19``.
+    """
+    return all(
+        extent == 1 or (isinstance(factor, int) and factor <= 16 and not (isinstance(extent, int) and extent > 2**19))
+        for extent, factor in zip(extents, factors, strict=True)
+    )
+
+
 def _pad(call: Caller, op: Pad, node: Node, operands: Sequence[Any]) -> Any:
     widths = [width for pair in reversed(op.widths) for width in pair]
     return call(aten.constant_pad_nd.default, operands[0], widths, op.value)
@@ -325,6 +358,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Reshape: _reshape,
     Diagonal: _diagonal,
     Expand: _expand,
+    UpsampleNearest2d: _upsample_nearest2d,
     Pad: _pad,
     Enlarge: _enlarge,
     Contiguous: _contiguous,

@@ -53,7 +53,18 @@ from taso_py.ops.elementwise import (
     Sub,
     Tanh,
 )
-from taso_py.ops.movement import Concat, Contiguous, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import (
+    Concat,
+    Contiguous,
+    Diagonal,
+    Enlarge,
+    Expand,
+    Pad,
+    Permute,
+    Reshape,
+    Slice,
+    UpsampleNearest2d,
+)
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
@@ -69,7 +80,7 @@ DEFINED: dict[str, type[TensorOperator]] = {
         *(Matmul, Linear, Conv2d),
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
         *(BatchNorm, LayerNorm, RmsNorm, Softmax, Attention),
-        *(Concat, Slice, Diagonal, Permute, Reshape, Expand, Pad, Enlarge, Contiguous),
+        *(Concat, Slice, Diagonal, Permute, Reshape, Expand, UpsampleNearest2d, Pad, Enlarge, Contiguous),
         *(Sum, Mean, Max),
     )
 }

@@ -85,6 +85,9 @@ CASES = [
     "graph(x: f64[2,3,4]) { return permute(x){order=[-1,-2]}, permute(x){order=[-1,-3,-2]}, reshape(x){shape=[6,4]} }",
     "graph(x: f64[2,1,3,1]) { return reshape(x){shape=[2,3]}, reshape(x){shape=[2,1,3]}, reshape(x){shape=[2,1,1,3,1]},"
     " expand(x){shape=[4,2,5,3,2]}, contiguous(x) }",
+    "graph(x: f64[2,3,4,5]) { return upsample_nearest2d(x){factors=[2,3]}, upsample_nearest2d(x){factors=[1,16]},"
+    " upsample_nearest2d(x){factors=[1,1]}, upsample_nearest2d(x){factors=[41,2]} }",
+    "graph(x: f64[2,3,1,1]) { return upsample_nearest2d(x){factors=[41,7]} }",
     "graph(x: f64[2,3,2,1]) { return pad(x){widths=[[1,0],[0,2]], value=3.0}, pad(x){widths=[[0,1]]},"
     " enlarge(x){kernel=[4,5]} }",
 ]

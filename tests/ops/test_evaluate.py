@@ -56,7 +56,18 @@ from taso_py.ops.elementwise import (
     Tanh,
 )
 from taso_py.ops.evaluate import Domain, Floats, evaluate, evaluate_graph
-from taso_py.ops.movement import Concat, Contiguous, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import (
+    Concat,
+    Contiguous,
+    Diagonal,
+    Enlarge,
+    Expand,
+    Pad,
+    Permute,
+    Reshape,
+    Slice,
+    UpsampleNearest2d,
+)
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
@@ -184,6 +195,7 @@ CASES = [
     Case(Permute((-1, -3, -2)), [(2, 3, 4, 5)], lambda x: x.permute(0, 3, 1, 2)),
     Case(Reshape((2, 6, 2, 5)), [(4, 3, 10)], lambda x: x.reshape(2, 6, 2, 5)),
     Case(Expand((3, 2, 4)), [(2, 1)], lambda x: x.expand(3, 2, 4)),
+    Case(UpsampleNearest2d((2, 3)), [(2, 3, 4, 5)], lambda x: F.interpolate(x, scale_factor=(2.0, 3.0))),
     Case(Pad(((1, 0), (2, 3))), [(2, 3, 4)], lambda x: F.pad(x, (2, 3, 1, 0))),
     Case(Pad(((1, 2),), 1.5), [(2, 3)], lambda x: F.pad(x, (1, 2), value=1.5)),
     Case(Enlarge((5, 3)), [(2, 3, 1, 1)], _enlarged),

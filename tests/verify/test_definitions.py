@@ -16,7 +16,17 @@ from taso_py.ops.choice import Where
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Cast, Celu, Elu, Gelu, Hardtanh, LeakyRelu, Pow, Softplus
 from taso_py.ops.evaluate import Domain, evaluate
-from taso_py.ops.movement import Concat, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import (
+    Concat,
+    Diagonal,
+    Enlarge,
+    Expand,
+    Pad,
+    Permute,
+    Reshape,
+    Slice,
+    UpsampleNearest2d,
+)
 from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
@@ -176,6 +186,10 @@ def expand(random: Random) -> Case:
     return Expand(full), [tuple(size if random.random() < 0.5 else 1 for size in given)]
 
 
+def upsample(random: Random) -> Case:
+    return UpsampleNearest2d(pair(random, 1, 16)), [image(random)]
+
+
 def pad(random: Random) -> Case:
     x = shape(random, 1)
     axes = random.randint(1, len(x))
@@ -231,6 +245,7 @@ CASES: dict[str, Make] = {
     "permute": permute,
     "reshape": reshape,
     "expand": expand,
+    "upsample_nearest2d": upsample,
     "diagonal": diagonal,
     "pad": pad,
     "enlarge": enlarge,

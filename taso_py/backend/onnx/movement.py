@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from taso_py.backend.onnx.row import Row
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.ir.node import Node
@@ -11,7 +13,18 @@ from taso_py.ir.operator import Operator
 from taso_py.ir.size import Dim
 from taso_py.ir.types import TensorType
 from taso_py.ops.contraction import Conv2d
-from taso_py.ops.movement import Concat, Contiguous, Diagonal, Enlarge, Expand, Pad, Permute, Reshape, Slice
+from taso_py.ops.movement import (
+    Concat,
+    Contiguous,
+    Diagonal,
+    Enlarge,
+    Expand,
+    Pad,
+    Permute,
+    Reshape,
+    Slice,
+    UpsampleNearest2d,
+)
 
 
 def _concat(w: Writer, op: Concat, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -55,6 +68,23 @@ def reshaped(w: Writer, value: OnnxValue, type_: TensorType, shape: Sequence[Dim
 
 def _expand(w: Writer, op: Expand, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     return w.op("Expand", operands[0], w.dims(op.shape))
+
+
+def _upsample_nearest2d(w: Writer, op: UpsampleNearest2d, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return upsampled(w, operands[0], [float(as_number(factor)) for factor in op.factors])
+
+
+def upsampled(w: Writer, value: OnnxValue, factors: Sequence[float]) -> OnnxValue:
+    """Enlarge an image by whole factors: every element becomes a rectangle of copies of it."""
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return w.op("Resize", value, None, resize_scales(w, factors), **how)
+
+
+def resize_scales(w: Writer, factors: Sequence[float]) -> OnnxValue:
+    """Return the operand of a resizing that says by which factors: those of the axes behind batch and channels."""
+    key = ("scales", *factors)
+    name = "_".join(("scales", *map(str, factors)))
+    return w.tensor(key, name, lambda: torch.tensor([1.0, 1.0, *factors], dtype=torch.float32, device="cpu"))
 
 
 def _pad(w: Writer, op: Pad, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -103,6 +133,7 @@ ROWS: Mapping[type[Operator], Row] = {
     Reshape: _reshape,
     Diagonal: _diagonal,
     Expand: _expand,
+    UpsampleNearest2d: _upsample_nearest2d,
     Pad: _pad,
     Enlarge: _enlarge,
     Contiguous: _contiguous,

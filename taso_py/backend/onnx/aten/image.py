@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from taso_py.backend.onnx.movement import padded, reshaped
+from taso_py.backend.onnx.movement import padded, reshaped, resize_scales, upsampled
 from taso_py.backend.onnx.pooling import adaptive_average
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
@@ -207,7 +207,7 @@ def _resized(mode: str) -> OpaqueRow:
         before, after = x.type.dims[-rank:], call.types[0].dims[-rank:]
         scaled = not corners and all(factor is not None for factor in factors)
         sizes = None if scaled else w.dims([*x.type.dims[:2], *after])
-        scales = _scales(w, [1.0, 1.0, *factors]) if scaled else None
+        scales = resize_scales(w, factors) if scaled else None
         if scaled and any(int(as_number(b) * f) != a for b, a, f in zip(before, after, factors, strict=True)):
             raise call.refuse("resizes by factors that do not give the sizes")
         places = "align_corners" if corners else "half_pixel"
@@ -226,12 +226,6 @@ def _factors(call: OpaqueCall, rank: int) -> list[Any]:
     return [call.arguments[name] for name in names]
 
 
-def _scales(w: Writer, factors: Sequence[float]) -> OnnxValue:
-    key = ("scales", *factors)
-    name = "_".join(("scales", *map(str, factors)))
-    return w.tensor(key, name, lambda: torch.tensor(list(factors), dtype=torch.float32, device="cpu"))
-
-
 def _nearest(w: Writer, call: OpaqueCall) -> OnnxValue:
     """Write nearest-neighbour resizing with the indices that PyTorch uses."""
     x = call.operand("input" if "input" in call.arguments else "self")
@@ -242,9 +236,7 @@ def _nearest(w: Writer, call: OpaqueCall) -> OnnxValue:
     places = [_nearest_places(b, a, f) for b, a, f in zip(before, after, factors, strict=True)]
     plain = [torch.arange(a, device="cpu") * b // a for b, a in zip(before, after, strict=True)]
     if all(map(torch.equal, places, plain)) and all(a % b == 0 for b, a in zip(before, after, strict=True)):
-        scales = _scales(w, [1.0, 1.0, *(a / b for b, a in zip(before, after, strict=True))])
-        how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        return w.op("Resize", x.onnx, None, scales, **how)
+        return upsampled(w, x.onnx, [a / b for b, a in zip(before, after, strict=True)])
     result = x.onnx
     for axis, index in enumerate(places, start=2):
         result = w.op("Gather", result, w.integers(index.tolist()), axis=axis)

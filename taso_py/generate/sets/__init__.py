@@ -6,9 +6,10 @@ channels in place of images, ``rows`` with some rows in place of all, ``views`` 
 view, ``layers`` has layers that take in what is before or behind them, ``heads`` attention of causal queries and of
 groups of queries, ``algebra`` further laws of sums, products and joins, ``activations`` the gates of mobile networks
 written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formulas`` numbers, powers and functions of
-elements, ``choices`` choices between values and logic. ``transformer`` moves the operators of attention blocks through
-reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the
-operators beside them, ``matrix`` goes deepest with fewest operators.
+elements, ``choices`` choices between values and logic, ``images`` what is computed of enlarged images and of averages.
+``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core``
+with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with
+fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -28,6 +29,7 @@ from taso_py.generate.sets.fold import FOLD
 from taso_py.generate.sets.formulas import FORMULAS
 from taso_py.generate.sets.fuse import FUSE
 from taso_py.generate.sets.heads import HEADS
+from taso_py.generate.sets.images import IMAGES
 from taso_py.generate.sets.layers import LAYERS
 from taso_py.generate.sets.layout import LAYOUT
 from taso_py.generate.sets.matrix import MATRIX
@@ -52,6 +54,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "arrays": ARRAYS,
     "formulas": FORMULAS,
     "choices": CHOICES,
+    "images": IMAGES,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -67,6 +70,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("arrays",),
     ("formulas",),
     ("choices",),
+    ("images",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

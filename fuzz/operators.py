@@ -226,6 +226,10 @@ def _normalization(draft: Draft) -> str | None:
     if kind == 1:
         affine = f", {draft.weight((last,), value.dtype)}, {draft.weight((last,), value.dtype)}"
         return f"F.layer_norm({name}, ({last},){affine if draft.chance(2) else ''})"
+    if kind == 3:
+        groups = draft.choice([count for count in range(1, channels + 1) if channels % count == 0])
+        affine = f", {draft.weight((channels,), value.dtype)}, {draft.weight((channels,), value.dtype)}"
+        return f"F.group_norm({name}, {groups}{affine if draft.chance(2) else ''}, eps=1e-3)"
     if kind == 2:
         return f"F.rms_norm({name}, ({last},), {draft.weight((last,), value.dtype)}, 1e-3)"
     texts = (
@@ -235,6 +239,7 @@ def _normalization(draft: Draft) -> str | None:
         "({0} - {0}.mean(-1, keepdim=True)) / torch.sqrt({0}.var(-1, unbiased=False, keepdim=True) + 1e-3)",
         "{0}.exp() / {0}.exp().sum({1}, keepdim=True)",
         "F.group_norm({0}, 1)",
+        "F.instance_norm({0}, eps=1e-3)",
     )
     return draft.choice(texts).format(name, draft.integer(-value.dim(), value.dim() - 1))
 

@@ -44,7 +44,7 @@ from taso_py.ops.movement import (
     UpsampleNearest2d,
 )
 from taso_py.ops.nested import CONTROL_FLOW, Nested
-from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
@@ -145,6 +145,16 @@ def _adaptive_avg_pool2d(call: Caller, op: AdaptiveAvgPool2d, node: Node, operan
 
 def _batch_norm(call: Caller, op: BatchNorm, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.batch_norm.default, *operands, False, 0.0, op.eps, True)
+
+
+def _group_norm(call: Caller, op: GroupNorm, node: Node, operands: Sequence[Any]) -> Any:
+    weight, bias = [*operands[1:], None, None][:2]
+    return call(aten.group_norm.default, operands[0], op.groups, weight, bias, op.eps)
+
+
+def _instance_norm(call: Caller, op: InstanceNorm, node: Node, operands: Sequence[Any]) -> Any:
+    weight, bias = [*operands[1:], None, None][:2]
+    return call(aten.instance_norm.default, operands[0], weight, bias, None, None, True, 0.0, op.eps, True)
 
 
 def _layer_norm(call: Caller, op: LayerNorm, node: Node, operands: Sequence[Any]) -> Any:
@@ -345,6 +355,8 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     MaxPool2d: _max_pool2d,
     AdaptiveAvgPool2d: _adaptive_avg_pool2d,
     BatchNorm: _batch_norm,
+    GroupNorm: _group_norm,
+    InstanceNorm: _instance_norm,
     LayerNorm: _layer_norm,
     RmsNorm: _rms_norm,
     Softmax: _softmax,

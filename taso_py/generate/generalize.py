@@ -401,7 +401,7 @@ def _kind(op: Operator, name: str) -> str:
 
 def _may_be_fixed(kind: str, value: int | float) -> bool:
     """Return whether a number may stay fixed; shapes and groups follow from sizes, except for the neutral number."""
-    return value == 1 if kind in (*_SHAPES, "conv2d.groups") else True
+    return value == 1 if kind in _SHAPES or kind.endswith(".groups") else True
 
 
 @cache

@@ -75,6 +75,11 @@ CASES = [
     "graph(x: f64[2,3,4], w: f64[3,4], b: f64[3,4]) { return layer_norm(x){axes=2, eps=1e-3},"
     " layer_norm(x, w){axes=2, eps=1e-3}, layer_norm(x, w, b){axes=2, eps=1e-3}, rms_norm(x){axes=1, eps=1e-3},"
     " rms_norm(x, w){axes=2, eps=1e-3} }",
+    "graph(x: f64[2,6,4,5], w: f64[6], b: f64[6]) { return group_norm(x){groups=2, eps=1e-3},"
+    " group_norm(x, w){groups=6, eps=1e-3}, group_norm(x, w, b){groups=1, eps=1e-5}, instance_norm(x){eps=1e-3},"
+    " instance_norm(x, w){eps=1e-3}, instance_norm(x, w, b){eps=1e-5} }",
+    "graph(x: f64[2,6,4], w: f64[6], b: f64[6]) { return group_norm(x, w, b){groups=3, eps=1e-3},"
+    " instance_norm(x, w, b){eps=1e-3} }",
     "graph(x: f64[2,3,4]) { return softmax(x), softmax(x){axis=-2} }",
     "graph(q: f64[2,3,4], k: f64[2,5,4], v: f64[2,5,6], m: f64[3,5]) {"
     " return attention(q, k, v), attention(q, k, v, m){scale=0.3} }",

@@ -101,7 +101,30 @@ CASES = {
         {"v": randn(64, 1, 1), "u": randn(64, 1, 1)},
     ),
 }
+NORMALIZED = {
+    "a group normalization scaled and shifted": Case(
+        lambda m, x: m.a(x) * m.v + m.u,
+        (SMALL,),
+        "group_norm(x)",
+        {"a": nn.GroupNorm(8, 64), "v": randn(64, 1, 1), "u": randn(64, 1, 1)},
+    ),
+    "a group normalization of an enlarged image": Case(
+        lambda m, x: F.silu(m.a(_twice(x))),
+        (SMALL,),
+        "upsample_nearest2d(silu(group_norm(x)))",
+        {"a": nn.GroupNorm(8, 64)},
+    ),
+    "a shift before an instance normalization": Case(
+        lambda m, x: m.a(x + m.u),
+        (SMALL,),
+        "instance_norm(x)",
+        {"a": nn.InstanceNorm2d(64, affine=True), "u": randn(64, 1, 1)},
+    ),
+}
 NEAR_MISSES = {
+    "a shift before a group normalization": Case(
+        lambda m, x: m.a(x + m.u), (SMALL,), "group_norm(add(x))", {"a": nn.GroupNorm(8, 64), "u": randn(64, 1, 1)}
+    ),
     "a wider convolution of an enlarged image": Case(
         lambda m, x: m.a(_twice(x)),
         (SMALL,),
@@ -137,9 +160,9 @@ def _form(value: Value) -> str:
     return f"{node.op.name}({', '.join(sorted(operands) if node.op.commutative else operands)})"
 
 
-@pytest.mark.parametrize("name", [*CASES, *NEAR_MISSES])
+@pytest.mark.parametrize("name", [*CASES, *NORMALIZED, *NEAR_MISSES])
 def test_what_is_computed_after_a_search(name: str) -> None:
-    case = {**CASES, **NEAR_MISSES}[name]
+    case = {**CASES, **NORMALIZED, **NEAR_MISSES}[name]
     model = Model(case.function, case.parts)
     program = fold(import_module(model, case.args))
     found = search(program.graph, matcher(), Modelled(0)).best.graph

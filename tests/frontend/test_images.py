@@ -51,6 +51,35 @@ def test_other_resizing_is_opaque(name: str) -> None:
     assert "upsample_nearest2d" not in operator_names(program)
 
 
+NORMALIZED: dict[str, tuple[nn.Module, list[str]]] = {
+    "groups": (nn.GroupNorm(2, 4), ["group_norm"]),
+    "one group, of a sequence": (nn.Sequential(nn.Flatten(2), nn.GroupNorm(1, 4)), ["reshape", "group_norm"]),
+    "groups without weights": (nn.GroupNorm(4, 4, affine=False), ["group_norm"]),
+    "images": (nn.InstanceNorm2d(4, affine=True), ["instance_norm"]),
+    "images without weights": (nn.InstanceNorm2d(4), ["instance_norm"]),
+    "sequences": (nn.Sequential(nn.Flatten(2), nn.InstanceNorm1d(4)), ["reshape", "instance_norm"]),
+    "channels last": (
+        Model(lambda s, x: s.norm(x.to(memory_format=torch.channels_last) + 1), norm=nn.GroupNorm(2, 4)),
+        ["add", "group_norm"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NORMALIZED)
+def test_normalizations_of_channels_are_operators(name: str) -> None:
+    module, expected = NORMALIZED[name]
+    assert operator_names(round_trip(module.eval(), IMAGE)) == expected
+
+
+def test_statistics_that_are_read_and_running_ones_are_left_as_they_are() -> None:
+    def forward(s: Model, x: Tensor) -> tuple[Tensor, ...]:
+        return torch.native_group_norm(x, None, None, 2, 4, 42, 2, 1e-5)
+
+    assert opaque_targets(round_trip(Model(forward), IMAGE)) == ["native_group_norm"]
+    tracking = nn.InstanceNorm2d(4, track_running_stats=True).eval()
+    assert "instance_norm" not in operator_names(round_trip(tracking, IMAGE))
+
+
 @pytest.mark.parametrize("factor", range(1, 60))
 def test_the_kernel_reads_what_the_operator_says(factor: int) -> None:
     extent = 600

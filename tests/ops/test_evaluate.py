@@ -68,7 +68,7 @@ from taso_py.ops.movement import (
     Slice,
     UpsampleNearest2d,
 )
-from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
@@ -181,6 +181,10 @@ CASES = [
     Case(LayerNorm(2, 1e-5), [(2, 3, 4), (3, 4), (3, 4)], lambda x, w, b: F.layer_norm(x, (3, 4), w, b)),
     Case(LayerNorm(1, 1e-5), [(2, 3, 4)], lambda x: F.layer_norm(x, (4,))),
     Case(RmsNorm(1, 1e-6), [(2, 3, 4), (4,)], lambda x, w: F.rms_norm(x, (4,), w, 1e-6)),
+    Case(GroupNorm(2, 1e-5), [(2, 6, 3, 2), (6,), (6,)], lambda x, w, b: F.group_norm(x, 2, w, b)),
+    Case(GroupNorm(1, 1e-3), [(2, 4, 3)], lambda x: F.group_norm(x, 1, eps=1e-3)),
+    Case(InstanceNorm(1e-5), [(2, 3, 4, 2), (3,), (3,)], lambda x, w, b: F.instance_norm(x, weight=w, bias=b)),
+    Case(InstanceNorm(1e-3), [(2, 3, 4)], lambda x: F.instance_norm(x, eps=1e-3)),
     Case(Softmax(-2), [(2, 3, 4)], lambda x: F.softmax(x, -2)),
     Case(Attention(), [(2, 3, 4), (2, 5, 4), (2, 5, 6)], F.scaled_dot_product_attention),
     Case(

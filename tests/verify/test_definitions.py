@@ -27,7 +27,7 @@ from taso_py.ops.movement import (
     Slice,
     UpsampleNearest2d,
 )
-from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
 from taso_py.ops.table import DEFINED
@@ -130,6 +130,17 @@ def norm(kind: type[LayerNorm] | type[RmsNorm], most: int) -> Make:
         return kind(axes, random.choice((1e-5, 0.5))), [x, *[x[-axes:]] * random.randint(0, most)]
 
     return case
+
+
+def group_norm(random: Random) -> Case:
+    groups, together = few(random), few(random)
+    x = (few(random), groups * together, *shape(random)[:2], 2)
+    return GroupNorm(groups, random.choice((1e-5, 0.5))), [x, *[x[1:2]] * random.randint(0, 2)]
+
+
+def instance_norm(random: Random) -> Case:
+    x = (few(random), few(random), *shape(random)[:2], 2)
+    return InstanceNorm(random.choice((1e-5, 0.5))), [x, *[x[1:2]] * random.randint(0, 2)]
 
 
 def attention(random: Random) -> Case:
@@ -236,6 +247,8 @@ CASES: dict[str, Make] = {
     "max_pool2d": pool(MaxPool2d),
     "adaptive_avg_pool2d": adaptive,
     "batch_norm": batch_norm,
+    "group_norm": group_norm,
+    "instance_norm": instance_norm,
     "layer_norm": norm(LayerNorm, 2),
     "rms_norm": norm(RmsNorm, 1),
     "softmax": softmax,

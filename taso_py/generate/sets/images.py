@@ -29,7 +29,7 @@ from taso_py.ops.elementwise import (
 )
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Concat, Contiguous, Expand, Reshape, UpsampleNearest2d
-from taso_py.ops.normalization import BatchNorm
+from taso_py.ops.normalization import BatchNorm, GroupNorm, InstanceNorm
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d
 from taso_py.ops.reduction import Max, Mean
 
@@ -59,6 +59,9 @@ _STATISTICS = "hkqt"
 """Roles of the vectors of a normalization."""
 _NORM = BatchNorm(8.0)
 """With an epsilon that makes the samples of a variance, which may be negative, positive."""
+_GROUPED = 4
+"""A number of channels that are divided into groups."""
+_NORMS = (GroupNorm(2, 0.25), InstanceNorm(0.25))
 
 
 def _family(
@@ -93,7 +96,12 @@ def _yields(role: str, operands: Sequence[str], *ops: TensorOperator | Half) -> 
         yield from (Production(op, roles, role) for op in ops)
 
 
-def _exchanged(name: str, variables: Sequence[Variables], *done: tuple[str, Sequence[TensorOperator]]) -> Family:
+def _exchanged(
+    name: str,
+    variables: Sequence[Variables],
+    *done: tuple[str, Sequence[TensorOperator]],
+    domain: Domain = Domain.EXACT,
+) -> Family:
     """Return a family of operators on an enlarged image and others, which are done before enlarging instead."""
     productions = [
         Production(_ENLARGE, DATA, _LARGE),
@@ -104,7 +112,7 @@ def _exchanged(name: str, variables: Sequence[Variables], *done: tuple[str, Sequ
         productions += _yields(_SMALL, [roles], *ops)
         productions += _yields(_RESULT, [roles.replace(DATA, _LARGE).replace(_OTHER, _OTHER_LARGE)], *ops)
     given = {variable.role for variable in variables} | {_LARGE, _OTHER_LARGE, _SMALL, _RESULT}
-    return _family(name, variables, [made for made in productions if set(made.roles) <= given], 3)
+    return _family(name, variables, [made for made in productions if set(made.roles) <= given], 3, domain=domain)
 
 
 def _joined(name: str, small: tuple[int, ...], large: tuple[int, ...], *enlarge: TensorOperator) -> Family:
@@ -155,6 +163,37 @@ def _averages() -> Family:
     )
 
 
+def _scaled_norms() -> Family:
+    """Return the family of normalizations of channels with a scale or a shift behind them, or a shift before."""
+    plain, weighted, biased, shifted = "pqts"
+    weight, scaled_bias, sum_of_biases = "WBS"
+    return _family(
+        "scaled normalizations of channels",
+        _each(d=(2, _GROUPED, 3, 2), h=(_GROUPED,), k=(_GROUPED,), v=(_GROUPED, 1, 1)),
+        (
+            *_yields(plain, [DATA], *_NORMS),
+            *_yields(weighted, [DATA + "h"], *_NORMS),
+            *_yields(biased, [DATA + "hk"], *_NORMS),
+            *_yields(_RESULT, [part + _VECTOR for part in (plain, weighted, biased)], Mul()),
+            *_yields(_RESULT, [part + _VECTOR for part in (weighted, biased)], Add()),
+            *_yields(_ROW, [_VECTOR], Reshape((_GROUPED,))),
+            *_yields(weight, ["h" + _ROW], Mul()),
+            *_yields(scaled_bias, ["k" + _ROW], Mul()),
+            *_yields(sum_of_biases, ["k" + _ROW], Add()),
+            *_yields(shifted, [DATA + _VECTOR], Add(), Sub()),
+            *_yields(_RESULT, [shifted, shifted + "h", shifted + "hk"], _NORMS[1]),
+            *_yields(
+                FUSED,
+                [DATA + part for part in ("", "h", "hk", _ROW, "h" + _ROW, weight, weight + scaled_bias)],
+                *_NORMS,
+            ),
+            *_yields(FUSED, [DATA + "h" + sum_of_biases], *_NORMS),
+        ),
+        4,
+        domain=Domain.REAL,
+    )
+
+
 IMAGES = (
     _exchanged("functions of enlarged images", _each(d=_SHAPE), (DATA, _FUNCTIONS)),
     _exchanged(
@@ -167,6 +206,12 @@ IMAGES = (
         "normalized enlarged images",
         _each(d=_SHAPE, **dict.fromkeys(_STATISTICS, (_CHANNELS,))),
         (DATA + _STATISTICS, (_NORM,)),
+    ),
+    _exchanged(
+        "enlarged images normalized in groups",
+        _each(d=(2, _GROUPED, 2, 2), h=(_GROUPED,), k=(_GROUPED,)),
+        *((DATA + "hk"[:count], _NORMS) for count in range(3)),
+        domain=Domain.REAL,
     ),
     _exchanged(
         "pointwise convolutions of enlarged images",
@@ -248,4 +293,5 @@ IMAGES = (
         domain=Domain.REAL,
     ),
     _averages(),
+    _scaled_norms(),
 )

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from taso_py.backend.onnx.movement import padded, reshaped, resize_scales, upsampled
+from taso_py.backend.onnx.movement import padded, resize_scales, upsampled
+from taso_py.backend.onnx.normalization import group_normalized, instance_normalized
 from taso_py.backend.onnx.pooling import adaptive_average
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.ir.types import DType
 
 
 def _each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
@@ -159,42 +159,20 @@ def _convolution(rank: int | None = None, *, transposed: bool = False) -> Opaque
 def _group_norm(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
     arguments = call.arguments
     groups = as_number(arguments["num_groups"] if "num_groups" in arguments else arguments["group"])
-    x = call.operand("input")
-    type_, dtype = x.type, x.type.dtype
-    ones, zeros = (
-        w.tensor((value, groups, dtype), f"{value}_{groups}_{dtype}", lambda v=value: _filled(groups, v, dtype))
-        for value in (1.0, 0.0)
-    )
-    rows = w.op("Reshape", x.onnx, w.integers([0, groups, -1]))
-    normal = w.op("InstanceNormalization", rows, ones, zeros, epsilon=float(arguments["eps"]))
-    result = reshaped(w, normal, call.types[0], type_.dims) if not type_.open else _like(w, normal, x.onnx)
-    for name, step in (("weight", "Mul"), ("bias", "Add")):
-        parameter = call.optional(name)
-        if parameter is not None:
-            beside = w.op("Reshape", parameter.onnx, w.integers([-1, *[1] * (type_.rank - 2)]))
-            result = w.op(step, result, beside)
+    result = group_normalized(w, _affine(call), call.types[0], groups, float(arguments["eps"]))
     return [result, *[None] * (len(call.types) - 1)]
 
 
-def _like(w: Writer, value: OnnxValue, other: OnnxValue) -> OnnxValue:
-    return w.op("Reshape", value, w.op("Shape", other))
-
-
-def _filled(count: int, value: float, dtype: DType) -> torch.Tensor:
-    return torch.full((count,), value, dtype=TORCH_DTYPES[dtype], device="cpu")
+def _affine(call: OpaqueCall) -> list[OnnxValue | None]:
+    """Return what a call normalizes, its weight and its bias."""
+    operands = [call.optional(name) for name in ("input", "weight", "bias")]
+    return [None if operand is None else operand.onnx for operand in operands]
 
 
 def _instance_norm(w: Writer, call: OpaqueCall) -> OnnxValue:
-    x, dtype = call.operand("input"), call.types[0].dtype
     if not call.arguments["use_input_stats"]:
         raise call.refuse("normalises by running statistics")
-    channels = as_number(x.type.dims[1])
-    parameters: list[OnnxValue] = []
-    for name, value in (("weight", 1.0), ("bias", 0.0)):
-        given = call.optional(name)
-        key, text = (value, channels, dtype), f"{value}_{channels}_{dtype}"
-        parameters.append(given.onnx if given else w.tensor(key, text, lambda v=value: _filled(channels, v, dtype)))
-    return w.op("InstanceNormalization", x.onnx, *parameters, epsilon=float(call.arguments["eps"]))
+    return instance_normalized(w, _affine(call), call.types[0], float(call.arguments["eps"]))
 
 
 def _resized(mode: str) -> OpaqueRow:

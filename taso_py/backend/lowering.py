@@ -231,7 +231,7 @@ def _expand(call: Caller, op: Expand, node: Node, operands: Sequence[Any]) -> An
 def _upsample_nearest2d(call: Caller, op: UpsampleNearest2d, node: Node, operands: Sequence[Any]) -> Any:
     *lead, rows, columns = sizes(node.inputs[0].type)
     if is_upsampled_exactly((rows, columns), op.factors):
-        return call(aten.upsample_nearest2d.vec, operands[0], None, [float(cast(int, f)) for f in op.factors])
+        return call(aten.upsample_nearest2d.default, operands[0], sizes(node.types[0])[-2:])
     apart = call(aten.reshape.default, operands[0], [*lead, rows, 1, columns, 1])
     copied = call(aten.expand.default, apart, [*lead, rows, op.factors[0], columns, op.factors[1]])
     return call(aten.reshape.default, copied, sizes(node.types[0]))

@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from taso_py.backend import build
 from taso_py.backend.lowering import is_upsampled_exactly
+from taso_py.frontend import import_program
 from tests.round_trips import Model, opaque_targets, operator_names, round_trip
 
 IMAGE = torch.randn(2, 4, 7, 6, generator=torch.Generator().manual_seed(0))
@@ -42,6 +44,17 @@ def test_enlarging_by_whole_factors_is_an_operator(name: str) -> None:
     program = round_trip(Model(lambda s, x: ENLARGED[name](x)), IMAGE)
     assert set(opaque_targets(program)) <= {"clone", "_to_copy"}
     assert operator_names(program).count("upsample_nearest2d") == 1
+
+
+def test_sizes_may_stay_open() -> None:
+    model = Model(lambda s, x: F.interpolate(x, scale_factor=(2.0, 3.0)).relu())
+    height = torch.export.Dim("height", min=2, max=64)
+    program = import_program(torch.export.export(model, (IMAGE,), dynamic_shapes=(({2: height},),)))
+    assert operator_names(program) == ["upsample_nearest2d", "relu"]
+    built = build(program)
+    for rows in (2, 7, 64):
+        x = torch.randn(2, 4, rows, 6)
+        assert torch.equal(built(x), model(x))
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -43,7 +43,7 @@ QUICK = ("squeezenet1_1",)
 FULL = (
     *("resnet50", "resnext50_32x4d", "inception_v3", "squeezenet1_1", "nasnetalarge", "nasrnn", "bert_base"),
     *("mobilenet_v3_large", "efficientnet_b0", "densenet121", "convnext_tiny", "vit_b_16", "swin_t", "vit_base"),
-    *("mixer_b16", "gpt2", "llama", "t5", "whisper_encoder"),
+    *("mixer_b16", "gpt2", "llama", "t5", "whisper_encoder", "mobileone_s0"),
 )
 LARGER, BATCHES = ("squeezenet1_1", "resnet50", "nasrnn", "bert_base"), {"cpu": 8, "cuda": 16}
 """Models that are timed on a larger batch as well, and its size, by device."""

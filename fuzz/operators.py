@@ -179,9 +179,37 @@ def _pool(draft: Draft) -> str | None:
         "F.adaptive_avg_pool2d({0}, {1})",
         "F.max_pool2d({0}, {1}, {2}, {3}, return_indices=True)[0]",
         "F.interpolate({0}, scale_factor=2.0)",
+        "F.interpolate({0}, scale_factor=({1}.0, {2}.0))",
+        "F.interpolate({0}, scale_factor=1.5)",
         "F.pixel_shuffle({0}, {1})",
     )
     return None if name is None else draft.choice(texts).format(name, kernel, stride, padding)
+
+
+def _pyramid(draft: Draft) -> str | None:
+    """Return a convolution of an enlarged image, alone or joined with another, or an average of a scaled one."""
+    name = _image(draft)
+    if name is None:
+        return None
+    value = draft.tensor(name)
+    batch, channels, rows, columns = value.shape
+    factors = draft.integer(1, 3), draft.integer(1, 2)
+    enlarged = f"F.interpolate({name}, scale_factor=({factors[0]}.0, {factors[1]}.0))"
+    other = draft.weight((batch, draft.integer(1, 3), factors[0] * rows, factors[1] * columns), value.dtype)
+    kernel = draft.choice((1, 1, 3))
+    joined = channels + draft.tensor(other).shape[1]
+    vector = draft.weight((channels, 1, 1), value.dtype)
+    weights = [draft.weight((2, count, kernel, kernel), value.dtype) for count in (channels, joined)]
+    return draft.choice(
+        (
+            f"F.conv2d({enlarged}, {weights[0]}, padding={kernel // 2})",
+            f"F.conv2d(torch.cat([{enlarged}, {other}], 1), {weights[1]}, padding={kernel // 2})",
+            f"F.conv2d(torch.cat([{other}, {enlarged}], 1), {weights[1]})",
+            f"F.relu({enlarged} * {vector})",
+            f"F.adaptive_avg_pool2d({name} * {vector} + {vector}, 1)",
+            f"F.avg_pool2d({name} + {vector}, 2)",
+        )
+    )
 
 
 def _normalization(draft: Draft) -> str | None:
@@ -198,6 +226,10 @@ def _normalization(draft: Draft) -> str | None:
     if kind == 1:
         affine = f", {draft.weight((last,), value.dtype)}, {draft.weight((last,), value.dtype)}"
         return f"F.layer_norm({name}, ({last},){affine if draft.chance(2) else ''})"
+    if kind == 3:
+        groups = draft.choice([count for count in range(1, channels + 1) if channels % count == 0])
+        affine = f", {draft.weight((channels,), value.dtype)}, {draft.weight((channels,), value.dtype)}"
+        return f"F.group_norm({name}, {groups}{affine if draft.chance(2) else ''}, eps=1e-3)"
     if kind == 2:
         return f"F.rms_norm({name}, ({last},), {draft.weight((last,), value.dtype)}, 1e-3)"
     texts = (
@@ -207,6 +239,7 @@ def _normalization(draft: Draft) -> str | None:
         "({0} - {0}.mean(-1, keepdim=True)) / torch.sqrt({0}.var(-1, unbiased=False, keepdim=True) + 1e-3)",
         "{0}.exp() / {0}.exp().sum({1}, keepdim=True)",
         "F.group_norm({0}, 1)",
+        "F.instance_norm({0}, eps=1e-3)",
     )
     return draft.choice(texts).format(name, draft.integer(-value.dim(), value.dim() - 1))
 
@@ -341,6 +374,7 @@ EXPRESSIONS: Mapping[str, tuple[int, Template]] = {
     "parallel products": (3, _parallel_products),
     "convolution": (6, _convolution),
     "pool": (3, _pool),
+    "pyramid": (2, _pyramid),
     "normalization": (4, _normalization),
     "attention": (2, _attention),
     "reduction": (3, _reduction),

@@ -25,7 +25,7 @@ from taso_py.ir.size import Dim, Poly, solve, symbol, symbols
 from taso_py.ir.types import DType, Group, TensorType
 from taso_py.ops.base import TensorOperator, plain_axis
 from taso_py.ops.elementwise import LeakyRelu
-from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm
+from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm
 from taso_py.ops.selection import Take, origins
 from taso_py.rules.substitution import Substitution, attribute_symbols
 from verify.context import Context, coefficients
@@ -184,7 +184,7 @@ def _numbers(op: Operator) -> Iterator[AttributeValue]:
     match op:
         case Constant(value):
             yield value
-        case BatchNorm(eps) | LayerNorm(_, eps) | RmsNorm(_, eps):
+        case BatchNorm(eps) | GroupNorm(_, eps) | InstanceNorm(eps) | LayerNorm(_, eps) | RmsNorm(_, eps):
             yield eps
         case Attention(number) | LeakyRelu(number):
             yield number

@@ -29,6 +29,7 @@ _CHOICES: Mapping[str, tuple[int, ...]] = {
     "dilation": (1, 1, 2),
     "padding": (0, 0, 1, 2),
     "kernel": (1, 2, 3, 4),
+    "factors": (1, 2, 3),
     "groups": (1, 2, 3),
     "widths": (-1, 0, 0, 1, 2, 3),
     "bound": (0, 1, 2, 3, 4, 6),

@@ -356,6 +356,15 @@ def _batch_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     return functional.batch_norm(x[0], x[3], x[4], x[1], x[2], training=False, eps=at(op.eps))
 
 
+def _group_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    return torch.group_norm(x[0], at(op.groups), *x[1:], eps=at(op.eps))
+
+
+def _instance_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    weight, bias = [*x[1:], None, None][:2]
+    return torch.instance_norm(x[0], weight, bias, None, None, True, 0.0, at(op.eps), False)
+
+
 def _layer_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     return functional.layer_norm(x[0], x[0].shape[-op.axes :], *x[1:], eps=at(op.eps))
 
@@ -424,6 +433,8 @@ _KERNELS: Mapping[str, _Kernel] = {
     "max_pool2d": _max_pool2d,
     "adaptive_avg_pool2d": lambda op, x, at: functional.adaptive_avg_pool2d(x[0], at(op.size)),
     "batch_norm": _batch_norm,
+    "group_norm": _group_norm,
+    "instance_norm": _instance_norm,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
     "softmax": lambda op, x, _at: torch.softmax(x[0], op.axis),
@@ -435,6 +446,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "diagonal": lambda _op, x, _at: torch.diagonal(x[0], dim1=-2, dim2=-1),
     "diagonal_matrix": lambda _op, x, _at: torch.diag_embed(x[0]),
     "expand": lambda op, x, at: x[0].expand(at(op.shape)),
+    "upsample_nearest2d": lambda op, x, at: functional.interpolate(x[0], scale_factor=[*map(float, at(op.factors))]),
     "pad": _pad,
     "enlarge": _enlarge,
     "contiguous": lambda _op, x, _at: x[0].contiguous(),

@@ -35,6 +35,7 @@ _SAME_NAME = (
     *(*_ELEMENTWISE, "mm", "bmm", "matmul", "conv2d", "batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax"),
     *("cat", "permute", "reshape", "constant_pad_nd", "as_strided", "conv1d", "embedding", "index_select", "roll"),
     *("celu", "maximum", "minimum", "diagonal", "diag_embed", "logical_and", "logical_or", "logical_not"),
+    *("group_norm", "instance_norm"),
 )
 _NEURAL = (
     *("adaptive_avg_pool2d", "avg_pool2d", "gelu", "gelu_", "linear", "pad", "silu", "silu_"),
@@ -57,6 +58,7 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{getattr(aten, f"{name}_").Tensor: getattr(Tensor, f"{name}_") for name in _BINARY},
     **{getattr(aten, name).default: getattr(nn, name) for name in _NEURAL},
     aten.scaled_dot_product_attention.default: functional.scaled_dot_product_attention,
+    aten.upsample_nearest2d.default: nn.upsample_nearest2d,
     aten.softmax.int: torch.softmax,
     aten.pow.Tensor_Scalar: torch.pow,
     aten.sum.dim_IntList: torch.sum,

@@ -26,6 +26,7 @@ from taso_py.backend.tensors import TORCH_DTYPES, decode
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
+from taso_py.ir.size import Dim
 from taso_py.ir.types import TensorType
 from taso_py.ops import choice
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
@@ -41,9 +42,10 @@ from taso_py.ops.movement import (
     Permute,
     Reshape,
     Slice,
+    UpsampleNearest2d,
 )
 from taso_py.ops.nested import CONTROL_FLOW, Nested
-from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
@@ -147,6 +149,16 @@ def _batch_norm(call: Caller, op: BatchNorm, node: Node, operands: Sequence[Any]
     return call(aten.batch_norm.default, *operands, False, 0.0, op.eps, True)
 
 
+def _group_norm(call: Caller, op: GroupNorm, node: Node, operands: Sequence[Any]) -> Any:
+    weight, bias = [*operands[1:], None, None][:2]
+    return call(aten.group_norm.default, operands[0], op.groups, weight, bias, op.eps)
+
+
+def _instance_norm(call: Caller, op: InstanceNorm, node: Node, operands: Sequence[Any]) -> Any:
+    weight, bias = [*operands[1:], None, None][:2]
+    return call(aten.instance_norm.default, operands[0], weight, bias, None, None, True, 0.0, op.eps, True)
+
+
 def _layer_norm(call: Caller, op: LayerNorm, node: Node, operands: Sequence[Any]) -> Any:
     weight, bias = [*operands[1:], None, None][:2]
     return call(aten.layer_norm.default, operands[0], sizes(node.types[0])[-op.axes :], weight, bias, op.eps)
@@ -220,6 +232,27 @@ def _ways_to_drop(node: Node) -> list[tuple[int, ...]]:
 
 def _expand(call: Caller, op: Expand, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.expand.default, operands[0], list(op.shape))
+
+
+def _upsample_nearest2d(call: Caller, op: UpsampleNearest2d, node: Node, operands: Sequence[Any]) -> Any:
+    *lead, rows, columns = sizes(node.inputs[0].type)
+    if is_upsampled_exactly((rows, columns), op.factors):
+        return call(aten.upsample_nearest2d.default, operands[0], sizes(node.types[0])[-2:])
+    apart = call(aten.reshape.default, operands[0], [*lead, rows, 1, columns, 1])
+    copied = call(aten.expand.default, apart, [*lead, rows, op.factors[0], columns, op.factors[1]])
+    return call(aten.reshape.default, copied, sizes(node.types[0]))
+
+
+def is_upsampled_exactly(extents: Sequence[Dim], factors: Sequence[Dim]) -> bool:
+    """Return whether PyTorch's kernel reads element ``i // factor`` for every ``i``, as the operator is defined.
+
+    It multiplies ``i`` by the reciprocal of the factor in single precision. Up to a factor of 16 the reciprocal is not
+    rounded down, and the product is less than a factor's share of one too large as long as ``i // factor < 2**19``.
+    """
+    return all(
+        extent == 1 or (isinstance(factor, int) and factor <= 16 and not (isinstance(extent, int) and extent > 2**19))
+        for extent, factor in zip(extents, factors, strict=True)
+    )
 
 
 def _pad(call: Caller, op: Pad, node: Node, operands: Sequence[Any]) -> Any:
@@ -341,6 +374,8 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     MaxPool2d: _max_pool2d,
     AdaptiveAvgPool2d: _adaptive_avg_pool2d,
     BatchNorm: _batch_norm,
+    GroupNorm: _group_norm,
+    InstanceNorm: _instance_norm,
     LayerNorm: _layer_norm,
     RmsNorm: _rms_norm,
     Softmax: _softmax,
@@ -355,6 +390,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Diagonal: _diagonal,
     DiagonalMatrix: _diagonal_matrix,
     Expand: _expand,
+    UpsampleNearest2d: _upsample_nearest2d,
     Pad: _pad,
     Enlarge: _enlarge,
     Contiguous: _contiguous,

@@ -47,6 +47,8 @@ class RuleCandidate:
     """True if rules of slices and windows at particular places only are wanted too."""
     domain: Domain = Domain.EXACT
     """The numbers on which the sides are compared."""
+    faithful: bool = False
+    """True if both sides have to be an instance of the rule."""
     one_way: bool = False
     """True if only the left side is to be replaced by the right one."""
     is_large: bool = False
@@ -175,6 +177,7 @@ class Builder:
             axes=family.axes,
             narrow=family.narrow,
             domain=family.domain,
+            faithful=family.faithful,
             repeats=family.repeats,
         )
 

@@ -36,6 +36,7 @@ UNIT: Number = ("size", 1)
 """Axes of size one of the variables."""
 _UNGROUPED: Number = ("conv2d.groups", 1)
 """Always fixed: most convolutions have no groups."""
+_SHAPES = ("reshape.shape", "expand.shape")
 _MOST_CHOICES = 16
 
 
@@ -53,6 +54,8 @@ class Generality:
     """True if a bound may be the one after another bound or before the end of an axis."""
     halves: bool = False
     """True if a size may be another one and an even number."""
+    faithful: bool = False
+    """True if the candidate has to be an instance, without symbols that only stand for one number."""
 
 
 def lift(source: Sequence[Value], target: Sequence[Value], generality: Generality) -> Iterator[Substitution]:
@@ -70,7 +73,7 @@ def lift(source: Sequence[Value], target: Sequence[Value], generality: Generalit
             lifting.equate(left, right)
     except (ShapeError, ValueError):
         return
-    if lifting.is_broadcast_lost:
+    if lifting.is_broadcast_lost or (generality.faithful and not lifting.holds_the_candidate):
         return
     for choice in lifting.expressions(source, target):
         try:
@@ -91,7 +94,9 @@ def numbers(source: Sequence[Value], target: Sequence[Value]) -> list[Number]:
     return list(lifting.encountered)
 
 
-def initial_generalities(found: Sequence[Number], *, narrow: bool = False) -> Iterator[Generality]:
+def initial_generalities(
+    found: Sequence[Number], *, narrow: bool = False, faithful: bool = False
+) -> Iterator[Generality]:
     """Yield the generalities from which the most general rule is searched, the most general first.
 
     Bounds of slices are at first independent symbols; only where all else fails are they treated as sizes. Narrow rules
@@ -101,16 +106,15 @@ def initial_generalities(found: Sequence[Number], *, narrow: bool = False) -> It
     others = frozenset(number for number in found if number[0] != "slice")
     for shares in (False, True) if bounds else (True,):
         for fixed in dict.fromkeys((frozenset[Number](), others)):
-            yield Generality(fixed, shares, halves=narrow)
+            yield Generality(fixed, shares, halves=narrow, faithful=faithful)
     if bounds:
-        yield Generality(frozenset(found), halves=narrow)
+        yield Generality(frozenset(found), halves=narrow, faithful=faithful)
     if not narrow:
         return
     neutral = frozenset((kind, value) for kind, value in found if value == 0 or (value == 1 and kind != "slice"))
     stops = frozenset(("slice", start + 1) for _, start in bounds) & frozenset(bounds)
-    yield Generality(neutral, narrow=True, halves=True)
-    yield Generality(neutral | frozenset(bounds), narrow=True, halves=True)
-    yield Generality(neutral | stops, narrow=True, halves=True)
+    for fixed in (neutral, neutral | frozenset(bounds), neutral | stops):
+        yield Generality(fixed, narrow=True, halves=True, faithful=faithful)
 
 
 class _Preferring(SizeSolver):
@@ -234,6 +238,8 @@ class _Lifting:
     solver: _Preferring = field(init=False)
     ops: dict[Node, Operator] = field(default_factory=dict[Node, Operator])
     types: dict[Node, tuple[TensorType, ...]] = field(default_factory=dict[Node, tuple[TensorType, ...]])
+    sizes: set[str] = field(default_factory=set[str])
+    """Symbols in attributes that are shapes."""
     placed: set[str] = field(default_factory=set[str])
     """Bounds of slices that are treated as sizes: fixed, but not numbers."""
 
@@ -281,7 +287,10 @@ class _Lifting:
         if kind == "slice":
             # Bounds are places on an axis: a stop and a start may well be the same place.
             place = "" if self.generality.shares_bounds else str(len(self.example_values))
-        return self._symbol(f"{kind.replace('.', '_')}_{place}_{str(value).replace('.', '_')}", value)
+        found = self._symbol(f"{kind.replace('.', '_')}_{place}_{str(value).replace('.', '_')}", value)
+        if kind in _SHAPES:
+            self.sizes.add(str(found))
+        return found
 
     # -- types
 
@@ -325,6 +334,16 @@ class _Lifting:
         units = [name for name in sorted(self.solver.dimensions) if self.example_values.get(name) == 1]
         sizes = _whole(self.example_values)
         return any(evaluate(self.solver.resolve(symbol(name)), sizes) != 1 for name in units)
+
+    @property
+    def holds_the_candidate(self) -> bool:
+        """True if what the types ask for is so in the candidate, and determines no number that is not a size."""
+        known = {name: value for name, value in self.example_values.items() if isinstance(value, int)}
+        asked = [(name, value) for name, value in self.solver.bindings.items() if name in known]
+        free = known.keys() - self.solver.dimensions - self.sizes
+        return all(evaluate(value, known) == known[name] for name, value in asked) and not any(
+            name in free and isinstance(value, int) for name, value in asked
+        )
 
     # -- results
 
@@ -410,7 +429,7 @@ def _kind(op: Operator, name: str) -> str:
 
 def _may_be_fixed(kind: str, value: int | float) -> bool:
     """Return whether a number may stay fixed; shapes and groups follow from sizes, except for the neutral number."""
-    return value == 1 if kind in ("reshape.shape", "expand.shape", "conv2d.groups") else True
+    return value == 1 if kind in _SHAPES or kind.endswith(".groups") else True
 
 
 @cache

@@ -184,7 +184,8 @@ def _directions(candidates: Iterable[RuleCandidate]) -> list[_Direction]:
 def _test(settler: Settler, direction: _Direction) -> dict[str, str]:
     """Return the least general rule of a direction as text, or the reason why there is none."""
     candidate = direction.candidate
-    baseline = settler.baseline(*direction.sides, narrow=candidate.narrow, domain=candidate.domain)
+    how = {"narrow": candidate.narrow, "faithful": candidate.faithful}
+    baseline = settler.baseline(*direction.sides, domain=candidate.domain, **how)
     if isinstance(baseline, Refusal):
         return {"outcome": baseline.value, "detail": settler.reason}
     return {"rule": write_rule(baseline)}
@@ -193,7 +194,8 @@ def _test(settler: Settler, direction: _Direction) -> dict[str, str]:
 def _settle(settler: Settler, direction: _Direction) -> dict[str, Any]:
     """Return the proved rules of a direction as text, or the reason why the last proof failed."""
     candidate = direction.candidate
-    proved = settler.settle(*direction.sides, candidate.data, narrow=candidate.narrow, domain=candidate.domain)
+    how = {"narrow": candidate.narrow, "faithful": candidate.faithful}
+    proved = settler.settle(*direction.sides, candidate.data, domain=candidate.domain, **how)
     return {"rules": [write_rule(rule) for rule in proved], "reason": settler.reason}
 
 

@@ -47,10 +47,11 @@ class Settler:
         *,
         narrow: bool = False,
         domain: Domain = Domain.EXACT,
+        faithful: bool = False,
     ) -> Substitution | Refusal:
         """Return the least general rule: symbolic sizes, every attribute fixed that may be, slice bounds if needed."""
         refusal, self.reason = Refusal.ILL_TYPED, ""
-        for generality in initial_generalities(numbers(source, target), narrow=narrow):
+        for generality in initial_generalities(numbers(source, target), narrow=narrow, faithful=faithful):
             if any(number[0] != "slice" for number in numbers(source, target)) and not generality.fixed:
                 continue
             for rule in lift(source, target, generality):
@@ -68,6 +69,7 @@ class Settler:
         *,
         narrow: bool = False,
         domain: Domain = Domain.EXACT,
+        faithful: bool = False,
     ) -> list[Substitution]:
         """Return the proved rules of one direction: with axis groups where possible, else without; empty if none is.
 
@@ -77,10 +79,11 @@ class Settler:
             data: the variables that are data; a group may lead these, or all variables.
             narrow: whether rules of slices and windows at particular places only are wanted too.
             domain: the numbers on which the sides are compared.
+            faithful: whether the sides themselves have to be an instance.
         """
         self.reason, self._domain = "", domain
         self._tried = {}
-        for start in initial_generalities(numbers(source, target), narrow=narrow):
+        for start in initial_generalities(numbers(source, target), narrow=narrow, faithful=faithful):
             plain = self._first_proved(source, target, start)
             if plain is not None:
                 generality, plain = self._generalized(source, target, start, plain)

@@ -128,6 +128,9 @@ class Family:
     """The numbers on which terms are compared: real ones where it matters what a function or a fraction is."""
     shrinks: bool = False
     """True if only rules to a side of fewer operators are wanted, not those that add neutral operations."""
+    faithful: bool = False
+    """True if a rule is wanted only if the terms are an instance of it: not one that holds of neutral attributes, as
+    of enlarging by a factor of one."""
     repeats: bool = False
     """True if rules are wanted in which both sides read a variable more than once, as those of squares do."""
 

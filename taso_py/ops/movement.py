@@ -1,4 +1,4 @@
-"""Data movement: concat, slice, diagonals, permute, reshape, expand, pad, contiguous; and enlarge, which pads a kernel.
+"""Data movement: concat, slice, diagonals, permute, reshape, expand, upsampling, pad, contiguous; enlarge pads kernels.
 
 Invariant: every output element is one input element, or a fixed number.
 """
@@ -244,6 +244,29 @@ class Expand(_Movement):
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
         return broadcast_read(operands[0], self.shape, out)
+
+
+@dataclass(frozen=True)
+class UpsampleNearest2d(_Movement):
+    """An image ``x[n, c, h, w]`` enlarged by whole ``factors``: every element becomes a rectangle of copies of it."""
+
+    name = "upsample_nearest2d"
+    has_channels = True
+    keeps_format = True
+    factors: tuple[Dim, Dim]
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        require(dtype.is_floating and inputs[0].rank == 4, f"{self.name} needs floats of rank 4, not {inputs[0]}")
+        *lead, rows, columns = (plain_axis(inputs[0], axis) for axis in range(-4, 0))
+        return (TensorType(dtype, (*lead, rows * self.factors[0], columns * self.factors[1])),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        places = (floordiv(i, factor) for i, factor in zip(out[-2:], self.factors, strict=True))
+        return operands[0](*out[:2], *places)
+
+    def legal(self) -> Iterator[Dim]:
+        yield from (factor - 1 for factor in self.factors)
 
 
 @dataclass(frozen=True)

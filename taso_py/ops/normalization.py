@@ -6,10 +6,11 @@ maximum before exponentiating) changes no real value and is not part of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
-from taso_py.ir.size import Dim, Poly
+from taso_py.ir.size import Dim, Poly, floordiv
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, plain_axis, require
@@ -115,6 +116,78 @@ class RmsNorm(_Normalization):
         square = total(self._extents(x), lambda *k: x(*lead, *k) * x(*lead, *k)) * reciprocal(self._count(x))
         result = x(*out) * Apply("rsqrt", square + number(self.eps))
         return result * operands[1](*last) if len(operands) == 2 else result
+
+
+@dataclass(frozen=True)
+class _ChannelNormalization(TensorOperator):
+    """``(x - mean) / sqrt(variance + eps) * weight + bias`` of ``x[n, c, ..]``, over all positions of some channels.
+
+    The weight and bias have one element for each channel. The bias, or weight and bias, may be absent.
+    """
+
+    multiplies = True
+    applies = frozenset({"rsqrt"})
+    arity = (1, 3)
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        require(check_operands(self, inputs).is_floating, f"{self.name} is defined on floating-point operands")
+        x, *per_channel = inputs
+        require(x.rank >= 2 and isinstance(x.shape[0], Dim), f"{self.name} needs x[n, c, ..], not {x}")
+        for vector in per_channel:
+            require(vector.rank == 1, f"{self.name} needs vectors per channel, not {vector}")
+            unifier.equal(x.shape[1], plain_axis(vector, -1), self.name)
+        return (x,)
+
+    def _define(self, operands: Sequence[Operand], out: Index, together: Dim, eps: float | Poly) -> Scalar:
+        """Return the definition where so many neighbouring channels are normalized together."""
+        x, (n, c) = operands[0], out[:2]
+        extents = [together, *(plain_axis(x.type, axis) for axis in range(2 - len(out), 0))]
+        first = c if together == 1 else floordiv(c, together) * together
+        share = reciprocal(SizeOf(prod(extents)))
+
+        def mean() -> Scalar:
+            return total(extents, lambda k, *at: x(n, first + k, *at)) * share
+
+        def squared(k: Dim, *at: Dim) -> Scalar:
+            return (x(n, first + k, *at) - mean()) * (x(n, first + k, *at) - mean())
+
+        result = (x(*out) - mean()) * Apply("rsqrt", total(extents, squared) * share + number(eps))
+        for index, parameter in enumerate(operands[1:]):
+            result = result * parameter(c) if index == 0 else result + parameter(c)
+        return result
+
+
+@dataclass(frozen=True)
+class GroupNorm(_ChannelNormalization):
+    """Normalization over ``groups`` groups of neighbouring channels (Wu and He 2018, section 3.1)."""
+
+    name = "group_norm"
+    groups: Dim
+    eps: float | Poly
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        (type_,) = super().infer(inputs, unifier)
+        channels = unifier.resolve(plain_axis(type_, 1 - type_.rank))
+        unifier.equal(floordiv(channels, self.groups) * self.groups, channels, self.name)
+        return (type_,)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        channels = plain_axis(operands[0].type, 1 - len(out))
+        return self._define(operands, out, floordiv(channels, self.groups), self.eps)
+
+    def legal(self) -> Iterator[Dim]:
+        yield self.groups - 1
+
+
+@dataclass(frozen=True)
+class InstanceNorm(_ChannelNormalization):
+    """Normalization of every channel of every image by its own statistics (Ulyanov et al. 2016)."""
+
+    name = "instance_norm"
+    eps: float | Poly
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        return self._define(operands, out, 1, self.eps)
 
 
 @dataclass(frozen=True)

@@ -64,8 +64,9 @@ from taso_py.ops.movement import (
     Permute,
     Reshape,
     Slice,
+    UpsampleNearest2d,
 )
-from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
@@ -80,8 +81,9 @@ DEFINED: dict[str, type[TensorOperator]] = {
         *(Where, Greater, GreaterEqual, Equal, NotEqual, LogicalAnd, LogicalOr, LogicalNot),
         *(Matmul, Linear, Conv2d),
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
-        *(BatchNorm, LayerNorm, RmsNorm, Softmax, Attention),
-        *(Concat, Slice, Diagonal, DiagonalMatrix, Permute, Reshape, Expand, Pad, Enlarge, Contiguous),
+        *(BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax, Attention),
+        *(Concat, Slice, Diagonal, DiagonalMatrix, Permute, Reshape, Expand, UpsampleNearest2d),
+        *(Pad, Enlarge, Contiguous),
         *(Sum, Mean, Max),
         Take,
     )

@@ -75,6 +75,11 @@ CASES = [
     "graph(x: f64[2,3,4], w: f64[3,4], b: f64[3,4]) { return layer_norm(x){axes=2, eps=1e-3},"
     " layer_norm(x, w){axes=2, eps=1e-3}, layer_norm(x, w, b){axes=2, eps=1e-3}, rms_norm(x){axes=1, eps=1e-3},"
     " rms_norm(x, w){axes=2, eps=1e-3} }",
+    "graph(x: f64[2,6,4,5], w: f64[6], b: f64[6]) { return group_norm(x){groups=2, eps=1e-3},"
+    " group_norm(x, w){groups=6, eps=1e-3}, group_norm(x, w, b){groups=1, eps=1e-5}, instance_norm(x){eps=1e-3},"
+    " instance_norm(x, w){eps=1e-3}, instance_norm(x, w, b){eps=1e-5} }",
+    "graph(x: f64[2,6,4], w: f64[6], b: f64[6]) { return group_norm(x, w, b){groups=3, eps=1e-3},"
+    " instance_norm(x, w, b){eps=1e-3} }",
     "graph(x: f64[2,3,4]) { return softmax(x), softmax(x){axis=-2} }",
     "graph(q: f64[2,3,4], k: f64[2,5,4], v: f64[2,5,6], m: f64[3,5]) {"
     " return attention(q, k, v), attention(q, k, v, m){scale=0.3} }",
@@ -87,6 +92,9 @@ CASES = [
     " expand(x){shape=[4,2,5,3,2]}, contiguous(x) }",
     "graph(t: f64[2,3], u: f64[4,2,3], i: i64[3], j: i32[2,2]) { return take(t, i){axis=-2}, take(t, j){axis=-2},"
     " take(t, i){axis=-1}, take(u, i){axis=-2}, take(u, j){axis=-2}, take(u, j){axis=-1, wraps=1} }",
+    "graph(x: f64[2,3,4,5]) { return upsample_nearest2d(x){factors=[2,3]}, upsample_nearest2d(x){factors=[1,16]},"
+    " upsample_nearest2d(x){factors=[1,1]}, upsample_nearest2d(x){factors=[41,2]} }",
+    "graph(x: f64[2,3,1,1]) { return upsample_nearest2d(x){factors=[41,7]} }",
     "graph(x: f64[2,3,2,1]) { return pad(x){widths=[[1,0],[0,2]], value=3.0}, pad(x){widths=[[0,1]]},"
     " enlarge(x){kernel=[4,5]} }",
 ]

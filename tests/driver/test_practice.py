@@ -49,15 +49,15 @@ class Case:
 
 
 @cache
-def _matcher() -> Matcher:
+def matcher() -> Matcher:
     return Matcher(read_database())
 
 
-def _randn(*shape: int) -> Tensor:
+def randn(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def _norm(channels: int) -> nn.BatchNorm2d:
+def normalization(channels: int) -> nn.BatchNorm2d:
     norm = nn.BatchNorm2d(channels)
     with torch.no_grad():
         for tensor in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
@@ -120,17 +120,17 @@ def _branches(m: Any, x: Tensor) -> Tensor:
 
 def _block(**layers: nn.Module) -> dict[str, nn.Module | Tensor]:
     """The layers of a block's branches, each with a normalization."""
-    return {**layers, **{f"norm_{name}": _norm(16) for name in layers}}
+    return {**layers, **{f"norm_{name}": normalization(16) for name in layers}}
 
 
 def _adapted(m: Any, x: Tensor) -> Tensor:
     return m.a(x) + 0.5 * m.up(m.down(x))
 
 
-ROWS, IMAGE = _randn(64, 96), _randn(2, 16, 12, 12)
-TOKENS, HEADS = _randn(4, 32, 64), _randn(2, 4, 64, 32)
-QUERIES, KEYS, VALUES = _randn(2, 8, 64, 32), _randn(2, 2, 48, 32), _randn(2, 2, 48, 32)
-MASK = _randn(2, 1, 1, 48)
+ROWS, IMAGE = randn(64, 96), randn(2, 16, 12, 12)
+TOKENS, HEADS = randn(4, 32, 64), randn(2, 4, 64, 32)
+QUERIES, KEYS, VALUES = randn(2, 8, 64, 32), randn(2, 2, 48, 32), randn(2, 2, 48, 32)
+MASK = randn(2, 1, 1, 48)
 UP, DOWN = nn.Linear(96, 192), nn.Linear(192, 96)
 KERNEL, POINT = nn.Conv2d(16, 32, 3, padding=1, dtype=torch.float64), nn.Conv2d(32, 16, 1)
 
@@ -182,25 +182,21 @@ CASES = {
     ),
     "a magnitude by a choice": Case(lambda m, x: torch.where(x >= 0, x, -x), (ROWS,), "abs"),
     "elu by a choice": Case(lambda m, x: torch.where(x > 0, x, x.exp() - 1), (ROWS,), "elu"),
-    "a maximum by a choice": Case(
-        lambda m, x, y: torch.where(x > y, x, y), (ROWS, ROWS + _randn(96, 64).mT), "maximum"
-    ),
-    "a minimum by a choice": Case(
-        lambda m, x, y: torch.where(x > y, y, x), (ROWS, ROWS + _randn(96, 64).mT), "minimum"
-    ),
+    "a maximum by a choice": Case(lambda m, x, y: torch.where(x > y, x, y), (ROWS, ROWS + randn(96, 64).mT), "maximum"),
+    "a minimum by a choice": Case(lambda m, x, y: torch.where(x > y, y, x), (ROWS, ROWS + randn(96, 64).mT), "minimum"),
     "an activation of what is chosen": Case(
-        lambda m, x, y: torch.where(y > 0.5, F.gelu(x), F.gelu(y)), (ROWS, ROWS + _randn(96, 64).mT), "gelu gt where"
+        lambda m, x, y: torch.where(y > 0.5, F.gelu(x), F.gelu(y)), (ROWS, ROWS + randn(96, 64).mT), "gelu gt where"
     ),
     "choices one in the other": Case(
         lambda m, x, y: torch.where(y > 0.5, torch.where(y > 0.5, x, 2 * x), y), (ROWS, ROWS + 1), "gt where"
     ),
     "padded image": Case(lambda m, x: m.a(F.pad(x, (1, 1, 2, 2))), (IMAGE,), "conv2d", {"a": KERNEL}),
-    "shifted rows": Case(lambda m, x: m.a(x + m.v), (ROWS,), "linear", {"a": UP, "v": _randn(96)}),
+    "shifted rows": Case(lambda m, x: m.a(x + m.v), (ROWS,), "linear", {"a": UP, "v": randn(96)}),
     "grouped convolution and normalization": Case(
-        _both, (IMAGE,), "conv2d", {"a": nn.Conv2d(16, 16, 3, padding=1, groups=4, bias=False), "b": _norm(16)}
+        _both, (IMAGE,), "conv2d", {"a": nn.Conv2d(16, 16, 3, padding=1, groups=4, bias=False), "b": normalization(16)}
     ),
     "depthwise convolution and normalization": Case(
-        _both, (IMAGE,), "conv2d", {"a": nn.Conv2d(16, 16, 3, padding=1, groups=16), "b": _norm(16)}
+        _both, (IMAGE,), "conv2d", {"a": nn.Conv2d(16, 16, 3, padding=1, groups=16), "b": normalization(16)}
     ),
     "columns of a layer": Case(lambda m, x: m.a(x)[:, :24], (ROWS,), "linear", {"a": UP}),
     "channels of a convolution": Case(lambda m, x: m.a(x)[:, :8], (IMAGE,), "conv2d", {"a": KERNEL}),
@@ -208,7 +204,7 @@ CASES = {
         lambda m, x: m.a((x - m.mean) / m.deviation),
         (IMAGE,),
         "conv2d",
-        {"a": nn.Conv2d(16, 8, 3), "mean": _randn(16, 1, 1), "deviation": _randn(16, 1, 1).abs() + 0.5},
+        {"a": nn.Conv2d(16, 8, 3), "mean": randn(16, 1, 1), "deviation": randn(16, 1, 1).abs() + 0.5},
     ),
     "image divided by a number": Case(lambda m, x: m.a(x / 255), (IMAGE,), "conv2d", {"a": KERNEL}),
     "weight of a norm": Case(_both, (ROWS,), "linear rms_norm", {"a": RmsNorm(96), "b": UP}),
@@ -226,14 +222,14 @@ CASES = {
         _branches,
         (IMAGE,),
         "conv2d",
-        {"norm": _norm(16), **_block(a=nn.Conv2d(16, 16, 1, bias=False), b=nn.Conv2d(16, 16, 3, padding=1))},
+        {"norm": normalization(16), **_block(a=nn.Conv2d(16, 16, 1, bias=False), b=nn.Conv2d(16, 16, 3, padding=1))},
     ),
     "depthwise branches of a block": Case(
         _branches,
         (IMAGE,),
         "conv2d",
         {
-            "norm": _norm(16),
+            "norm": normalization(16),
             **_block(
                 a=nn.Conv2d(16, 16, 5, padding=2, groups=16, bias=False),
                 b=nn.Conv2d(16, 16, 1, groups=16, bias=False),
@@ -305,7 +301,7 @@ NEAR_MISSES = {
         lambda m, x: torch.where(x > 0, x, torch.where(x > 6, 6.0, 0.0)), (ROWS,), "cast gt gt where where"
     ),
     "a choice that is no maximum": Case(
-        lambda m, x, y: torch.where(x > 2 * y, x, y), (ROWS, ROWS + _randn(96, 64).mT), "gt mul where"
+        lambda m, x, y: torch.where(x > 2 * y, x, y), (ROWS, ROWS + randn(96, 64).mT), "gt mul where"
     ),
     "what is not a number": Case(lambda m, x: torch.where(x != x, 0.0, x), (ROWS,), "ne where"),
     "a slope above one": Case(lambda m, x: torch.maximum(x, 2 * x), (ROWS,), "maximum mul"),
@@ -322,14 +318,14 @@ NEAR_MISSES = {
         {"a": nn.Conv2d(16, 32, 1), "b": nn.Conv2d(32, 16, 3, padding=1)},
     ),
     "a shift before padding": Case(
-        lambda m, x: m.a(x + m.v), (IMAGE,), "add conv2d", {"a": KERNEL, "v": _randn(16, 1, 1)}
+        lambda m, x: m.a(x + m.v), (IMAGE,), "add conv2d", {"a": KERNEL, "v": randn(16, 1, 1)}
     ),
     "rows in the middle of causal attention": Case(
         partial(_attend, first=16, last=32), (HEADS,) * 3, "attention slice"
     ),
     "a mask with a row for each query": Case(
         _repeated,
-        (QUERIES, KEYS, VALUES, _randn(2, 1, 64, 48)),
+        (QUERIES, KEYS, VALUES, randn(2, 1, 64, 48)),
         "attention contiguous contiguous expand expand reshape reshape reshape reshape",
     ),
     "unequal padding": Case(lambda m, x: m.a(F.pad(x, (0, 1, 0, 1))), (IMAGE,), "conv2d pad", {"a": KERNEL}),
@@ -347,7 +343,7 @@ def test_what_runs_after_a_search(name: str) -> None:
     case = {**CASES, **NEAR_MISSES}[name]
     model = Model(case.function, case.parts)
     program = fold(import_module(model, case.args))
-    found = search(program.graph, _matcher(), ModelledCost(0)).best.graph
+    found = search(program.graph, matcher(), ModelledCost(0)).best.graph
     names = " ".join(sorted(node.op.name for node in found.nodes if not node.is_static and node.inputs))
     assert names == case.left
     with torch.no_grad():

@@ -73,8 +73,9 @@ def test_what_is_true_for_some_sizes_only_is_not_lifted() -> None:
     assert _first_true("x: float[2,2]", "return add(x, x)", "return add(x, permute(x){order=[-1,-2]})") == ""
 
 
-def _settled(variables: str, source: str, target: str, *, narrow: bool = False) -> str:
-    rules = Settler(prove, 0).settle(*_sides(variables, source, target), frozenset(), narrow=narrow)
+def _settled(variables: str, source: str, target: str, *, narrow: bool = False, faithful: bool = False) -> str:
+    sides = _sides(variables, source, target)
+    rules = Settler(prove, 0).settle(*sides, frozenset(), narrow=narrow, faithful=faithful)
     return " ".join(rules[0].statement.split()) if rules else ""
 
 
@@ -156,3 +157,17 @@ def test_groups_follow_from_the_channels_and_strides_are_freed_together() -> Non
     assert "source avg_pool2d(a){kernel=[3,3], stride=[E,F], padding=[G,H]}" in statement
     assert "shape=[B,1,3,3]" in statement
     assert "{stride=[E,F], padding=[G,H], groups=B}" in statement
+
+
+def test_of_a_faithful_rule_the_candidate_is_an_instance() -> None:
+    """With any padding a convolution may follow enlarging by a factor of one, which no model does."""
+    sides = (
+        "x: float[2,3,3,2], w: float[5,3,1,1]",
+        "return conv2d(upsample_nearest2d(x){factors=[3,2]}, w)",
+        "return upsample_nearest2d(conv2d(x, w)){factors=[3,2]}",
+    )
+    assert "factors=[1,1]" in _settled(*sides)
+    assert _settled(*sides, faithful=True) == (
+        "a: float[A,B,C,D], b: float[E,B,1,1] source conv2d(upsample_nearest2d(a){factors=[F,G]}, b){dilation=[H,I]} "
+        "target upsample_nearest2d(conv2d(a, b){dilation=[H,I]}){factors=[F,G]}"
+    )

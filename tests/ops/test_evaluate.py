@@ -67,8 +67,9 @@ from taso_py.ops.movement import (
     Permute,
     Reshape,
     Slice,
+    UpsampleNearest2d,
 )
-from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
@@ -195,6 +196,10 @@ CASES = [
     Case(LayerNorm(2, 1e-5), [(2, 3, 4), (3, 4), (3, 4)], lambda x, w, b: F.layer_norm(x, (3, 4), w, b)),
     Case(LayerNorm(1, 1e-5), [(2, 3, 4)], lambda x: F.layer_norm(x, (4,))),
     Case(RmsNorm(1, 1e-6), [(2, 3, 4), (4,)], lambda x, w: F.rms_norm(x, (4,), w, 1e-6)),
+    Case(GroupNorm(2, 1e-5), [(2, 6, 3, 2), (6,), (6,)], lambda x, w, b: F.group_norm(x, 2, w, b)),
+    Case(GroupNorm(1, 1e-3), [(2, 4, 3)], lambda x: F.group_norm(x, 1, eps=1e-3)),
+    Case(InstanceNorm(1e-5), [(2, 3, 4, 2), (3,), (3,)], lambda x, w, b: F.instance_norm(x, weight=w, bias=b)),
+    Case(InstanceNorm(1e-3), [(2, 3, 4)], lambda x: F.instance_norm(x, eps=1e-3)),
     Case(Softmax(-2), [(2, 3, 4)], lambda x: F.softmax(x, -2)),
     Case(Attention(), [(2, 3, 4), (2, 5, 4), (2, 5, 6)], F.scaled_dot_product_attention),
     Case(
@@ -210,6 +215,7 @@ CASES = [
     Case(Permute((-1, -3, -2)), [(2, 3, 4, 5)], lambda x: x.permute(0, 3, 1, 2)),
     Case(Reshape((2, 6, 2, 5)), [(4, 3, 10)], lambda x: x.reshape(2, 6, 2, 5)),
     Case(Expand((3, 2, 4)), [(2, 1)], lambda x: x.expand(3, 2, 4)),
+    Case(UpsampleNearest2d((2, 3)), [(2, 3, 4, 5)], lambda x: F.interpolate(x, scale_factor=(2.0, 3.0))),
     Case(Pad(((1, 0), (2, 3))), [(2, 3, 4)], lambda x: F.pad(x, (2, 3, 1, 0))),
     Case(Pad(((1, 2),), 1.5), [(2, 3)], lambda x: F.pad(x, (1, 2), value=1.5)),
     Case(Enlarge((5, 3)), [(2, 3, 1, 1)], _enlarged),

@@ -16,8 +16,19 @@ from taso_py.ops.choice import Where
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Cast, Celu, Elu, Gelu, Hardtanh, LeakyRelu, Pow, Softplus
 from taso_py.ops.evaluate import Domain, evaluate
-from taso_py.ops.movement import Concat, Diagonal, DiagonalMatrix, Enlarge, Expand, Pad, Permute, Reshape, Slice
-from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.movement import (
+    Concat,
+    Diagonal,
+    DiagonalMatrix,
+    Enlarge,
+    Expand,
+    Pad,
+    Permute,
+    Reshape,
+    Slice,
+    UpsampleNearest2d,
+)
+from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
 from taso_py.ops.selection import Take
@@ -123,6 +134,17 @@ def norm(kind: type[LayerNorm] | type[RmsNorm], most: int) -> Make:
     return case
 
 
+def group_norm(random: Random) -> Case:
+    groups, together = few(random), few(random)
+    x = (few(random), groups * together, *shape(random)[:2], 2)
+    return GroupNorm(groups, random.choice((1e-5, 0.5))), [x, *[x[1:2]] * random.randint(0, 2)]
+
+
+def instance_norm(random: Random) -> Case:
+    x = (few(random), few(random), *shape(random)[:2], 2)
+    return InstanceNorm(random.choice((1e-5, 0.5))), [x, *[x[1:2]] * random.randint(0, 2)]
+
+
 def attention(random: Random) -> Case:
     lead = (few(random), few(random))
     causal = random.random() < 0.3
@@ -181,6 +203,10 @@ def expand(random: Random) -> Case:
     return Expand(full), [tuple(size if random.random() < 0.5 else 1 for size in given)]
 
 
+def upsample(random: Random) -> Case:
+    return UpsampleNearest2d(pair(random, 1, 16)), [image(random)]
+
+
 def pad(random: Random) -> Case:
     x = shape(random, 1)
     axes = random.randint(1, len(x))
@@ -232,6 +258,8 @@ CASES: dict[str, Make] = {
     "max_pool2d": pool(MaxPool2d),
     "adaptive_avg_pool2d": adaptive,
     "batch_norm": batch_norm,
+    "group_norm": group_norm,
+    "instance_norm": instance_norm,
     "layer_norm": norm(LayerNorm, 2),
     "rms_norm": norm(RmsNorm, 1),
     "softmax": softmax,
@@ -241,6 +269,7 @@ CASES: dict[str, Make] = {
     "permute": permute,
     "reshape": reshape,
     "expand": expand,
+    "upsample_nearest2d": upsample,
     "diagonal": diagonal,
     "diagonal_matrix": diagonal_matrix,
     "pad": pad,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from taso_py.backend.onnx.row import Row
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.ir.node import Node
@@ -22,6 +24,7 @@ from taso_py.ops.movement import (
     Permute,
     Reshape,
     Slice,
+    UpsampleNearest2d,
 )
 
 
@@ -79,6 +82,23 @@ def _expand(w: Writer, op: Expand, node: Node, operands: Sequence[OnnxValue]) ->
     return w.op("Expand", operands[0], w.dims(op.shape))
 
 
+def _upsample_nearest2d(w: Writer, op: UpsampleNearest2d, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return upsampled(w, operands[0], [float(as_number(factor)) for factor in op.factors])
+
+
+def upsampled(w: Writer, value: OnnxValue, factors: Sequence[float]) -> OnnxValue:
+    """Enlarge an image by whole factors: every element becomes a rectangle of copies of it."""
+    how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    return w.op("Resize", value, None, resize_scales(w, factors), **how)
+
+
+def resize_scales(w: Writer, factors: Sequence[float]) -> OnnxValue:
+    """Return the operand of a resizing that says by which factors: those of the axes behind batch and channels."""
+    key = ("scales", *factors)
+    name = "_".join(("scales", *map(str, factors)))
+    return w.tensor(key, name, lambda: torch.tensor([1.0, 1.0, *factors], dtype=torch.float32, device="cpu"))
+
+
 def _pad(w: Writer, op: Pad, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     before, after = ([pair[side] for pair in op.widths] for side in (0, 1))
     is_convolved = w.is_read_only_as(node.value, lambda reader: isinstance(reader.op, Conv2d))
@@ -126,6 +146,7 @@ ROWS: Mapping[type[Operator], Row] = {
     Diagonal: _diagonal,
     DiagonalMatrix: _diagonal_matrix,
     Expand: _expand,
+    UpsampleNearest2d: _upsample_nearest2d,
     Pad: _pad,
     Enlarge: _enlarge,
     Contiguous: _contiguous,

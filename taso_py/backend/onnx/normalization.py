@@ -12,14 +12,51 @@ from taso_py.backend.onnx.writer import OnnxValue, Writer, as_float, as_number
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Operator
-from taso_py.ir.types import DType
-from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ir.types import DType, TensorType
+from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 
 _HALF = frozenset({DType.F16, DType.BF16})
 
 
 def _batch_norm(w: Writer, op: BatchNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     return w.op("BatchNormalization", *operands, epsilon=as_float(op.eps))
+
+
+def _group_norm(w: Writer, op: GroupNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return group_normalized(w, operands, node.types[0], as_number(op.groups), as_float(op.eps))
+
+
+def group_normalized(
+    w: Writer, operands: Sequence[OnnxValue | None], type_: TensorType, groups: int, eps: float
+) -> OnnxValue:
+    """Normalize groups of channels of a value of a type, scale and shift it: operands are it, weight and bias.
+
+    To engines a group is one channel, of which the statistics are its own.
+    """
+    x, weight, bias = [*operands, None, None][:3]
+    rows = w.op("Reshape", x, w.integers([0, groups, -1]))
+    plain = w.op("InstanceNormalization", rows, *_units(w, groups, type_.dtype), epsilon=eps)
+    result = w.op("Reshape", plain, w.op("Shape", x) if type_.open else w.dims(type_.dims))
+    for step, parameter in (("Mul", weight), ("Add", bias)):
+        if parameter is not None:
+            result = w.op(step, result, w.op("Reshape", parameter, w.integers([-1, *[1] * (type_.rank - 2)])))
+    return result
+
+
+def _units(w: Writer, count: int, dtype: DType) -> list[OnnxValue]:
+    """Return the weight and bias that change nothing."""
+    return [_constant(w, name, torch.full((count,), value), dtype) for name, value in (("ones", 1.0), ("zeros", 0.0))]
+
+
+def _instance_norm(w: Writer, op: InstanceNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return instance_normalized(w, operands, node.types[0], as_float(op.eps))
+
+
+def instance_normalized(w: Writer, operands: Sequence[OnnxValue | None], type_: TensorType, eps: float) -> OnnxValue:
+    """Normalize the channels of a value of a type, scale and shift it: operands are it, weight and bias."""
+    x, *given = [*operands, None, None][:3]
+    parameters = zip(given, _units(w, as_number(type_.dims[1]), type_.dtype), strict=True)
+    return w.op("InstanceNormalization", x, *(one or other for one, other in parameters), epsilon=eps)
 
 
 def _layer_norm(w: Writer, op: LayerNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -110,6 +147,8 @@ def _may_hide_all(w: Writer, mask: Value) -> bool:
 
 ROWS: Mapping[type[Operator], Row] = {
     BatchNorm: _batch_norm,
+    GroupNorm: _group_norm,
+    InstanceNorm: _instance_norm,
     LayerNorm: _layer_norm,
     RmsNorm: _rms_norm,
     Softmax: _softmax,

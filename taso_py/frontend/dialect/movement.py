@@ -13,12 +13,23 @@ from typing import Any
 import torch
 
 from taso_py.backend.bits import PLAIN, bits_of
+from taso_py.backend.lowering import is_upsampled_exactly
 from taso_py.frontend.call import AtenCall, Result, apply, negative
 from taso_py.ir.node import Value
-from taso_py.ir.size import Dim
+from taso_py.ir.size import Dim, floordiv
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.layout import permuted
-from taso_py.ops.movement import Concat, Contiguous, Diagonal, DiagonalMatrix, Expand, Pad, Reshape, Slice
+from taso_py.ops.movement import (
+    Concat,
+    Contiguous,
+    Diagonal,
+    DiagonalMatrix,
+    Expand,
+    Pad,
+    Reshape,
+    Slice,
+    UpsampleNearest2d,
+)
 
 
 def reshaped(x: Value, shape: Sequence[Dim]) -> Value:
@@ -204,6 +215,18 @@ def _clone(call: AtenCall) -> Result:
     return apply(Contiguous(), x)
 
 
+def _upsample_nearest2d(call: AtenCall) -> Result:
+    """Import enlarging by whole factors; there the nearest element by either of PyTorch's two counts is the same."""
+    x = call.value("input" if "input" in call.arguments else "self")
+    extents = x.type.dims[-2:]
+    factors = [floordiv(after, before) for before, after in zip(extents, call.types[0].dims[-2:], strict=True)]
+    scales = call["scale_factors"] if "scale_factors" in call.arguments else [call["scales_h"], call["scales_w"]]
+    for factor, scale in zip(factors, scales or [None, None], strict=True):
+        call.require(isinstance(factor, int) and scale in (None, factor))
+    call.require(is_upsampled_exactly(extents, factors))
+    return apply(UpsampleNearest2d((factors[0], factors[1])), x)
+
+
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     **{
         f"aten.{name}": _reshape
@@ -239,5 +262,10 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.alias.default": _identity,
     "aten.detach.default": _identity,
     "aten.lift_fresh_copy.default": _identity,
+    **{
+        f"aten.{name}.{form}": _upsample_nearest2d
+        for name in ("upsample_nearest2d", "_upsample_nearest_exact2d")
+        for form in ("default", "vec")
+    },
 }
 """One row per ATen overload."""

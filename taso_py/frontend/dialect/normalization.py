@@ -14,7 +14,7 @@ from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.ir.node import Value
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import Cast
-from taso_py.ops.normalization import Attention, BatchNorm, LayerNorm, RmsNorm, Softmax
+from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 
 
 def _batch_norm(call: AtenCall) -> Value:
@@ -31,6 +31,17 @@ def _first_of(row: Callable[[AtenCall], Value]) -> Callable[[AtenCall], Result]:
         return [row(call), *[None] * (len(call.types) - 1)]
 
     return first
+
+
+def _group_norm(call: AtenCall) -> Value:
+    groups = call["num_groups"] if "num_groups" in call.arguments else call["group"]
+    call.require(type(groups) is int)
+    return apply(GroupNorm(groups, float(call["eps"])), call.value("input"), *call.optional("weight", "bias"))
+
+
+def _instance_norm(call: AtenCall) -> Value:
+    call.require(bool(call["use_input_stats"]) and call["running_mean"] is None and call["running_var"] is None)
+    return apply(InstanceNorm(float(call["eps"])), call.value("input"), *call.optional("weight", "bias"))
 
 
 def _layer_norm(call: AtenCall) -> Value:
@@ -66,6 +77,9 @@ def attention(call: AtenCall) -> Value:
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.batch_norm.default": _batch_norm,
     "aten._native_batch_norm_legit_no_training.default": _first_of(_batch_norm),
+    "aten.group_norm.default": _group_norm,
+    "aten.native_group_norm.default": _first_of(_group_norm),
+    "aten.instance_norm.default": _instance_norm,
     "aten.layer_norm.default": _layer_norm,
     "aten.native_layer_norm.default": _first_of(_layer_norm),
     "aten.rms_norm.default": _rms_norm,

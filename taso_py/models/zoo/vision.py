@@ -5,6 +5,8 @@ Invariant: a builder imports its library only when called, and asks for no pretr
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import nn
 
 from taso_py.models.zoo.entry import ZooEntry, images
@@ -83,6 +85,16 @@ def _nasnetalarge(small: bool) -> nn.Module:
     return NASNetALarge(stem_size=16, num_features=24 * 8, num_classes=10) if small else NASNetALarge()
 
 
+def _mobileone_s0(small: bool) -> nn.Module:
+    """MobileOne as it is trained, with up to six branches beside each other."""
+    from timm.models.byobnet import ByobNet, model_cfgs
+
+    config = model_cfgs["mobileone_s0"]
+    return ByobNet(
+        replace(config, blocks=tuple(replace(block, d=1) for block in config.blocks[:2])) if small else config
+    )
+
+
 def _vit_base(small: bool) -> nn.Module:
     from timm.models.vision_transformer import VisionTransformer
 
@@ -106,6 +118,7 @@ ENTRIES = (
     ZooEntry("squeezenet1_1", "torchvision", _squeezenet1_1, images(224, 64)),
     ZooEntry("swin_t", "torchvision", _swin_t, images(224, 64)),
     ZooEntry("vit_b_16", "torchvision", _vit_b_16, images(224, 64)),
+    ZooEntry("mobileone_s0", "timm", _mobileone_s0, images(224, 64)),
     ZooEntry("mixer_b16", "timm", _mixer_b16, images(224, 64)),
     # At 224, not its native 331, as TASO measured it.
     ZooEntry("nasnetalarge", "timm", _nasnetalarge, images(224, 64)),

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from taso_py.backend.onnx.movement import padded, reshaped
+from taso_py.backend.onnx.movement import padded, resize_scales, upsampled
+from taso_py.backend.onnx.normalization import group_normalized, instance_normalized
 from taso_py.backend.onnx.pooling import adaptive_average
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.ir.types import DType
 
 
 def _each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
@@ -159,42 +159,20 @@ def _convolution(rank: int | None = None, *, transposed: bool = False) -> Opaque
 def _group_norm(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
     arguments = call.arguments
     groups = as_number(arguments["num_groups"] if "num_groups" in arguments else arguments["group"])
-    x = call.operand("input")
-    type_, dtype = x.type, x.type.dtype
-    ones, zeros = (
-        w.tensor((value, groups, dtype), f"{value}_{groups}_{dtype}", lambda v=value: _filled(groups, v, dtype))
-        for value in (1.0, 0.0)
-    )
-    rows = w.op("Reshape", x.onnx, w.integers([0, groups, -1]))
-    normal = w.op("InstanceNormalization", rows, ones, zeros, epsilon=float(arguments["eps"]))
-    result = reshaped(w, normal, call.types[0], type_.dims) if not type_.open else _like(w, normal, x.onnx)
-    for name, step in (("weight", "Mul"), ("bias", "Add")):
-        parameter = call.optional(name)
-        if parameter is not None:
-            beside = w.op("Reshape", parameter.onnx, w.integers([-1, *[1] * (type_.rank - 2)]))
-            result = w.op(step, result, beside)
+    result = group_normalized(w, _affine(call), call.types[0], groups, float(arguments["eps"]))
     return [result, *[None] * (len(call.types) - 1)]
 
 
-def _like(w: Writer, value: OnnxValue, other: OnnxValue) -> OnnxValue:
-    return w.op("Reshape", value, w.op("Shape", other))
-
-
-def _filled(count: int, value: float, dtype: DType) -> torch.Tensor:
-    return torch.full((count,), value, dtype=TORCH_DTYPES[dtype], device="cpu")
+def _affine(call: OpaqueCall) -> list[OnnxValue | None]:
+    """Return what a call normalizes, its weight and its bias."""
+    operands = [call.optional(name) for name in ("input", "weight", "bias")]
+    return [None if operand is None else operand.onnx for operand in operands]
 
 
 def _instance_norm(w: Writer, call: OpaqueCall) -> OnnxValue:
-    x, dtype = call.operand("input"), call.types[0].dtype
     if not call.arguments["use_input_stats"]:
         raise call.refuse("normalises by running statistics")
-    channels = as_number(x.type.dims[1])
-    parameters: list[OnnxValue] = []
-    for name, value in (("weight", 1.0), ("bias", 0.0)):
-        given = call.optional(name)
-        key, text = (value, channels, dtype), f"{value}_{channels}_{dtype}"
-        parameters.append(given.onnx if given else w.tensor(key, text, lambda v=value: _filled(channels, v, dtype)))
-    return w.op("InstanceNormalization", x.onnx, *parameters, epsilon=float(call.arguments["eps"]))
+    return instance_normalized(w, _affine(call), call.types[0], float(call.arguments["eps"]))
 
 
 def _resized(mode: str) -> OpaqueRow:
@@ -207,7 +185,7 @@ def _resized(mode: str) -> OpaqueRow:
         before, after = x.type.dims[-rank:], call.types[0].dims[-rank:]
         scaled = not corners and all(factor is not None for factor in factors)
         sizes = None if scaled else w.dims([*x.type.dims[:2], *after])
-        scales = _scales(w, [1.0, 1.0, *factors]) if scaled else None
+        scales = resize_scales(w, factors) if scaled else None
         if scaled and any(int(as_number(b) * f) != a for b, a, f in zip(before, after, factors, strict=True)):
             raise call.refuse("resizes by factors that do not give the sizes")
         places = "align_corners" if corners else "half_pixel"
@@ -226,12 +204,6 @@ def _factors(call: OpaqueCall, rank: int) -> list[Any]:
     return [call.arguments[name] for name in names]
 
 
-def _scales(w: Writer, factors: Sequence[float]) -> OnnxValue:
-    key = ("scales", *factors)
-    name = "_".join(("scales", *map(str, factors)))
-    return w.tensor(key, name, lambda: torch.tensor(list(factors), dtype=torch.float32, device="cpu"))
-
-
 def _nearest(w: Writer, call: OpaqueCall) -> OnnxValue:
     """Write nearest-neighbour resizing with the indices that PyTorch uses."""
     x = call.operand("input" if "input" in call.arguments else "self")
@@ -242,9 +214,7 @@ def _nearest(w: Writer, call: OpaqueCall) -> OnnxValue:
     places = [_nearest_places(b, a, f) for b, a, f in zip(before, after, factors, strict=True)]
     plain = [torch.arange(a, device="cpu") * b // a for b, a in zip(before, after, strict=True)]
     if all(map(torch.equal, places, plain)) and all(a % b == 0 for b, a in zip(before, after, strict=True)):
-        scales = _scales(w, [1.0, 1.0, *(a / b for b, a in zip(before, after, strict=True))])
-        how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
-        return w.op("Resize", x.onnx, None, scales, **how)
+        return upsampled(w, x.onnx, [a / b for b, a in zip(before, after, strict=True)])
     result = x.onnx
     for axis, index in enumerate(places, start=2):
         result = w.op("Gather", result, w.integers(index.tolist()), axis=axis)

@@ -6,6 +6,7 @@ Invariant: a builder imports its library only when called, and asks for no pretr
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
@@ -89,7 +90,7 @@ def _mobileone_s0(small: bool) -> nn.Module:
     """MobileOne as it is trained, with up to six branches beside each other."""
     from timm.models.byobnet import ByobNet, model_cfgs
 
-    config = model_cfgs["mobileone_s0"]
+    config: Any = model_cfgs["mobileone_s0"]
     return ByobNet(
         replace(config, blocks=tuple(replace(block, d=1) for block in config.blocks[:2])) if small else config
     )

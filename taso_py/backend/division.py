@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
 
 from torch._ops import OpOverload
@@ -36,12 +37,33 @@ MOST_GIVEN = 0.5
 class Division:
     """A graph whose effects are writes, divided."""
 
-    pure: Graph
-    """The engine's graph: it takes the inputs and then the state (:func:`~taso_py.backend.writes.state_of`), and
-    returns the outputs and then what the writes are made of."""
-    late: Graph
-    """Makes what is written: it takes what is written to, in the order of
-    :func:`~taso_py.backend.writes.ordered_writes`, and then what the engine returns for it; it returns new contents."""
+    graph: Graph
+    writes: Sequence[tuple[Value, ...]]
+    """What is written to and its new content, in the order of :func:`~taso_py.backend.writes.ordered_writes`."""
+    given: Sequence[Value]
+    """What the engine returns for the writes."""
+
+    @cached_property
+    def state(self) -> Mapping[Node, Node]:
+        """Inputs of the engine's graph in place of the state (:func:`~taso_py.backend.writes.state_of`)."""
+        return {node: make(Input(f"state.{key}", node.types[0])) for key, node in state_of(self.graph).items()}
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        """The inputs of the engine's graph: those of the graph, and then the state."""
+        return (*self.graph.inputs, *self.state.values())
+
+    @cached_property
+    def pure(self) -> Graph:
+        """The engine's graph, which returns the outputs and then what the writes are made of."""
+        read = Graph(self.graph.inputs, (*self.graph.outputs, *self.given))
+        replaced = {node.value: taken.value for node, taken in self.state.items()}
+        return Graph(self.inputs, read.map(_read_part, replaced).outputs)
+
+    @cached_property
+    def late(self) -> Graph:
+        """Makes what is written: takes what is written to, and then what the engine returns; returns new contents."""
+        return _late(self.writes, self.given)
 
 
 def divided(graph: Graph, *, whole: bool = False) -> Division:
@@ -52,12 +74,10 @@ def divided(graph: Graph, *, whole: bool = False) -> Division:
         whole: true to have the engine return whole contents, which files of earlier releases do.
     """
     writes = [write.inputs for write in ordered_writes(graph)]
-    made = [[content] if whole else _made_of(leaf, content) for leaf, content in writes]
-    given = [value for values in made for value in values]
-    given = given if whole else list(dict.fromkeys(given))
-    inputs = {node: make(Input(f"state.{key}", node.types[0])) for key, node in state_of(graph).items()}
-    read = Graph(graph.inputs, (*graph.outputs, *given)).map(_read_part, {n.value: i.value for n, i in inputs.items()})
-    return Division(Graph((*read.inputs, *inputs.values()), read.outputs), _late(writes, given))
+    if whole:
+        return Division(graph, writes, [content for _, content in writes])
+    given = [value for leaf, content in writes for value in _made_of(leaf, content)]
+    return Division(graph, writes, list(dict.fromkeys(given)))
 
 
 def _late(writes: Sequence[tuple[Value, ...]], given: Sequence[Value]) -> Graph:

@@ -287,7 +287,7 @@ def saved_model(program: Program, path: Path) -> OnnxModel:
     """Return an engine's file of a saved result as a model, given the program that it computes."""
     writes = path.with_name(WRITES)
     late = parse_graph(writes.read_text()) if program.graph.effects and writes.is_file() else None
-    return OnnxModel(path, input_names(divided(program.graph).pure), late)
+    return OnnxModel(path, input_names(Graph(divided(program.graph).inputs, ())), late)
 
 
 def model_inputs(program: Program) -> Sequence[Tensor]:

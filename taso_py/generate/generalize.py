@@ -104,17 +104,18 @@ def initial_generalities(
     """
     bounds = [number for number in found if number[0] == "slice"]
     others = frozenset(number for number in found if number[0] != "slice")
+    usual = Generality(halves=narrow, faithful=faithful)
     for shares in (False, True) if bounds else (True,):
         for fixed in dict.fromkeys((frozenset[Number](), others)):
-            yield Generality(fixed, shares, halves=narrow, faithful=faithful)
+            yield replace(usual, fixed=fixed, shares_bounds=shares)
     if bounds:
-        yield Generality(frozenset(found), halves=narrow, faithful=faithful)
+        yield replace(usual, fixed=frozenset(found))
     if not narrow:
         return
     neutral = frozenset((kind, value) for kind, value in found if value == 0 or (value == 1 and kind != "slice"))
     stops = frozenset(("slice", start + 1) for _, start in bounds) & frozenset(bounds)
     for fixed in (neutral, neutral | frozenset(bounds), neutral | stops):
-        yield Generality(fixed, narrow=True, halves=True, faithful=faithful)
+        yield replace(usual, fixed=fixed, narrow=True)
 
 
 class _Preferring(SizeSolver):
@@ -159,8 +160,7 @@ class _Preferring(SizeSolver):
     def _half(self, even: Poly) -> Poly:
         """Return a new symbol for the half of a number that has to be even."""
         name = f"half_{len(self.dimensions)}"
-        sizes = _whole(self._example_values)
-        self._example_values[name] = evaluate(even, sizes) // 2
+        self._example_values[name] = evaluate(even, _whole(self._example_values)) // 2
         self.dimensions.add(name)
         return symbol(name)
 
@@ -338,7 +338,7 @@ class _Lifting:
     @property
     def holds_the_candidate(self) -> bool:
         """True if what the types ask for is so in the candidate, and determines no number that is not a size."""
-        known = {name: value for name, value in self.example_values.items() if isinstance(value, int)}
+        known = _whole(self.example_values)
         asked = [(name, value) for name, value in self.solver.bindings.items() if name in known]
         free = known.keys() - self.solver.dimensions - self.sizes
         return all(evaluate(value, known) == known[name] for name, value in asked) and not any(

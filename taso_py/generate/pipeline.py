@@ -171,6 +171,11 @@ class _Direction:
         return f"{self.candidate.key}{'' if self.is_forwards else ', backwards'}"
 
     @property
+    def wanted(self) -> dict[str, bool]:
+        """The kinds of rules that are wanted, as arguments of :class:`Settler`."""
+        return {"narrow": self.candidate.narrow, "faithful": self.candidate.faithful}
+
+    @property
     def sides(self) -> tuple[Sequence[Value], Sequence[Value]]:
         left, right = self.candidate.left, self.candidate.right
         return (left, right) if self.is_forwards else (right, left)
@@ -184,8 +189,7 @@ def _directions(candidates: Iterable[RuleCandidate]) -> list[_Direction]:
 def _test(settler: Settler, direction: _Direction) -> dict[str, str]:
     """Return the least general rule of a direction as text, or the reason why there is none."""
     candidate = direction.candidate
-    how = {"narrow": candidate.narrow, "faithful": candidate.faithful}
-    baseline = settler.baseline(*direction.sides, domain=candidate.domain, **how)
+    baseline = settler.baseline(*direction.sides, domain=candidate.domain, **direction.wanted)
     if isinstance(baseline, Refusal):
         return {"outcome": baseline.value, "detail": settler.reason}
     return {"rule": write_rule(baseline)}
@@ -194,8 +198,7 @@ def _test(settler: Settler, direction: _Direction) -> dict[str, str]:
 def _settle(settler: Settler, direction: _Direction) -> dict[str, Any]:
     """Return the proved rules of a direction as text, or the reason why the last proof failed."""
     candidate = direction.candidate
-    how = {"narrow": candidate.narrow, "faithful": candidate.faithful}
-    proved = settler.settle(*direction.sides, candidate.data, domain=candidate.domain, **how)
+    proved = settler.settle(*direction.sides, candidate.data, domain=candidate.domain, **direction.wanted)
     return {"rules": [write_rule(rule) for rule in proved], "reason": settler.reason}
 
 

@@ -17,6 +17,17 @@ from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_op
 from taso_py.ops.scalar import Apply, Condition, Index, Operand, Scalar, SizeOf, number, reciprocal, total
 
 
+def _with_vectors(op: TensorOperator, inputs: Sequence[TensorType], unifier: Unifier) -> TensorType:
+    """Return the type of ``x[n, c, ..]``, whose other operands are vectors of one element per channel."""
+    require(check_operands(op, inputs).is_floating, f"{op.name} is defined on floating-point operands")
+    x, *per_channel = inputs
+    require(x.rank >= 2 and isinstance(x.shape[0], Dim), f"{op.name} needs x[n, c, ..], not {x}")
+    for vector in per_channel:
+        require(vector.rank == 1, f"{op.name} needs vectors per channel, not {vector}")
+        unifier.equal(x.shape[1], plain_axis(vector, -1), op.name)
+    return x
+
+
 @dataclass(frozen=True)
 class BatchNorm(TensorOperator):
     """Inference batch normalisation of ``x[n, c, ..]`` (Ioffe and Szegedy 2015, algorithm 2).
@@ -33,13 +44,7 @@ class BatchNorm(TensorOperator):
     eps: float | Poly
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
-        require(check_operands(self, inputs).is_floating, "batch_norm is defined on floating-point operands")
-        x, *per_channel = inputs
-        require(x.rank >= 2 and isinstance(x.shape[0], Dim), f"batch_norm needs x[n, c, ..], not {x}")
-        for vector in per_channel:
-            require(vector.rank == 1, f"batch_norm needs vectors per channel, not {vector}")
-            unifier.equal(x.shape[1], plain_axis(vector, -1), self.name)
-        return (x,)
+        return (_with_vectors(self, inputs, unifier),)
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
         x, weight, bias, mean, variance = operands
@@ -130,13 +135,7 @@ class _ChannelNormalization(TensorOperator):
     arity = (1, 3)
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
-        require(check_operands(self, inputs).is_floating, f"{self.name} is defined on floating-point operands")
-        x, *per_channel = inputs
-        require(x.rank >= 2 and isinstance(x.shape[0], Dim), f"{self.name} needs x[n, c, ..], not {x}")
-        for vector in per_channel:
-            require(vector.rank == 1, f"{self.name} needs vectors per channel, not {vector}")
-            unifier.equal(x.shape[1], plain_axis(vector, -1), self.name)
-        return (x,)
+        return (_with_vectors(self, inputs, unifier),)
 
     def _define(self, operands: Sequence[Operand], out: Index, together: Dim, eps: float | Poly) -> Scalar:
         """Return the definition where so many neighbouring channels are normalized together."""

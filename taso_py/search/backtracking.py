@@ -185,6 +185,19 @@ def _merges(rule: Substitution) -> bool:
     return len(rule.source.outputs) > 1
 
 
+class _Progress:
+    """Counts the graphs since the best cost last fell by a share of ``PROGRESS``."""
+
+    def __init__(self, built: int, seconds: float) -> None:
+        self._built, self._seconds = built, seconds
+
+    def since(self, built: int, seconds: float) -> int:
+        """Return how many graphs ago it fell, given the number that are built and the best cost now."""
+        if seconds < self._seconds * (1 - PROGRESS):
+            self._built, self._seconds = built, seconds
+        return built - self._built
+
+
 class Backtracking(Explorer):
     """The backtracking strategy; :func:`search` runs it."""
 
@@ -211,14 +224,12 @@ class Backtracking(Explorer):
 
     def _descend(self, descent: _Descent) -> None:
         """Take the steps of a descent as long as one is expected to give the cheapest graph it has found."""
-        improved, lowest = self._built, descent.lowest.seconds
-        while not self.is_spent and self._built - improved < self.limits.patience:
+        progress = _Progress(self._built, descent.lowest.seconds)
+        while not self.is_spent and progress.since(self._built, descent.lowest.seconds) < self.limits.patience:
             ticket = descent.next(self._bound(descent.best.seconds))
             if ticket is None or ticket.estimate > descent.lowest.seconds - self._least:
                 return
             self._take(descent, ticket)
-            if descent.lowest.seconds < lowest * (1 - PROGRESS):
-                improved, lowest = self._built, descent.lowest.seconds
 
     def _carry_on(self, descents: Sequence[_Descent]) -> SearchStop:
         """Take the most promising steps of all descents until nothing is left within the slack, or none helps."""
@@ -226,11 +237,9 @@ class Backtracking(Explorer):
         for descent in descents:
             descent.queue = [(self._rank(entry[-1], entry[-1].estimate), *entry[1:]) for entry in descent.queue]
             heapify(descent.queue)
-        improved, best = self._built, self.best.seconds
+        progress = _Progress(self._built, self.best.seconds)
         while not self.is_spent:
-            if self.best.seconds < best * (1 - PROGRESS):
-                improved, best = self._built, self.best.seconds
-            if self._built - improved >= self.limits.patience:
+            if progress.since(self._built, self.best.seconds) >= self.limits.patience:
                 return SearchStop.STALLED
             bound = self._bound(self.best.seconds)
             open_ = [descent for descent in descents if descent.next(bound) is not None]

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from taso_py.generate.sets.common import family, number
-from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, WEIGHT, Family, Production, Variables
+from taso_py.generate.sets.common import each, family, number
+from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, WEIGHT, Family, Production
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import Add, Mul, Rsqrt, Sub
@@ -31,11 +31,6 @@ _SCALE, _MEAN, _VARIANCE, _SHIFT = "vmqs"
 _FACTOR = "f"
 """Role of what a branch multiplies each channel by in all."""
 _EPS = number("e", 0.25)
-
-
-def _each(**shapes: tuple[int, ...]) -> list[Variables]:
-    """Return a variable for each role, named after it."""
-    return [Variables(role, shape, role, 1) for role, shape in shapes.items()]
 
 
 def _chain(start: str, ops: Iterable[TensorOperator], end: str, between: Iterator[str]) -> Iterator[Production]:
@@ -71,7 +66,7 @@ def _two_layers() -> Iterator[Family]:
     """Yield the families of two layers, the second with a kernel that is as large or smaller."""
     yield family(
         "two linear layers",
-        _each(d=(4, 3), w=(5, 3), u=(5, 3), b=(5,), t=(5,)),
+        each(d=(4, 3), w=(5, 3), u=(5, 3), b=(5,), t=(5,)),
         (
             *_merged(Linear(), (_BIAS,)),
             *(Production(Linear(), DATA + _OTHER_WEIGHT + bias, _OTHER) for bias in ("", _OTHER_BIAS)),
@@ -80,7 +75,7 @@ def _two_layers() -> Iterator[Family]:
     )
     yield family(
         "a linear layer and one of low rank",
-        _each(d=(4, 3), w=(5, 3), x=(2, 3), y=(5, 2), b=(5,), n=()),
+        each(d=(4, 3), w=(5, 3), x=(2, 3), y=(5, 2), b=(5,), n=()),
         (
             *_merged(Linear()),
             Production(Linear(), DATA + "x", "1"),
@@ -99,7 +94,7 @@ def _two_layers() -> Iterator[Family]:
         shapes = {"d": (2, 4, 8, 9), WEIGHT: (6, 4 // groups, *large), weight: (6, 4 // groups, *small)}
         yield family(
             f"{'grouped ' if groups > 1 else ''}convolutions of {large} and {small}",
-            _each(**shapes, b=(6,), t=(6,)),
+            each(**shapes, b=(6,), t=(6,)),
             (
                 *_merged(first, biases),
                 *(Production(second, DATA + weight + bias, _OTHER) for bias in other_biases),
@@ -130,7 +125,7 @@ def _layer_and_operand() -> Iterator[Family]:
         factors = (channels, 1, 1) if is_image else (channels,)
         yield family(
             f"{name} and its operand",
-            [*_each(**shapes), number(CONSTANT, 1.0)],
+            [*each(**shapes), number(CONSTANT, 1.0)],
             (
                 *_merged(layer),
                 Production(Add(), _FIRST + DATA, _SUM),
@@ -141,7 +136,7 @@ def _layer_and_operand() -> Iterator[Family]:
         )
         yield family(
             f"{name} and its scaled operand",
-            _each(**shapes, v=factors),
+            each(**shapes, v=factors),
             (
                 *_merged(layer),
                 Production(Mul(), DATA + _SCALE, _OTHER),
@@ -153,7 +148,7 @@ def _layer_and_operand() -> Iterator[Family]:
         vector = (channels,)
         yield family(
             f"{name} and its normalized operand",
-            [*_each(**shapes, v=vector, s=vector, m=vector, q=vector), _EPS],
+            [*each(**shapes, v=vector, s=vector, m=vector, q=vector), _EPS],
             (*_merged(layer), *_normalization(), *_chain(_FACTOR, forms, _OTHER_WEIGHT, iter("45678"))),
             12,
             narrow=True,
@@ -189,7 +184,7 @@ def _diagonal_matrices() -> Iterator[Family]:
         factor = [Production(Reshape((rows, 1)), _SCALE, "1")] if side == "left" else []
         yield family(
             f"products with a diagonal matrix on the {side}",
-            _each(d=shape, v=(rows,)),
+            each(d=shape, v=(rows,)),
             (
                 Production(DiagonalMatrix(), _SCALE, "D"),
                 Production(Matmul(), ordered, _SUM),
@@ -200,7 +195,7 @@ def _diagonal_matrices() -> Iterator[Family]:
         )
         yield family(
             f"products with a matrix and a diagonal one on the {side}",
-            [*_each(d=shape, w=(rows, rows)), number(CONSTANT, 1.0)],
+            [*each(d=shape, w=(rows, rows)), number(CONSTANT, 1.0)],
             (
                 *_chain(CONSTANT, (Expand((rows,)), DiagonalMatrix()), "1", iter("2")),
                 Production(Add(), WEIGHT + "1", "D"),

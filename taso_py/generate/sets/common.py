@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from taso_py.generate.vocabulary import DATA, WEIGHT, Family, Production, Variables, apply
+from taso_py.generate.vocabulary import DATA, WEIGHT, Family, Half, Production, Variables, apply
+from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.elementwise import Add, Mul, Relu, Sigmoid, Sub, Tanh
 from taso_py.ops.evaluate import Domain
@@ -30,13 +31,24 @@ def number(role: str, value: float) -> Variables:
     return Variables(role, (), role, 1, number=value)
 
 
+def each(**shapes: tuple[int, ...]) -> tuple[Variables, ...]:
+    """Return a variable for each role, named after it."""
+    return tuple(Variables(role, shape, role, 1) for role, shape in shapes.items())
+
+
+def yields(role: str, operands: Iterable[str], *ops: TensorOperator | Half) -> tuple[Production, ...]:
+    """Return the productions that apply operators to operands of some roles and give another."""
+    return tuple(Production(op, roles, role) for op in ops for roles in operands)
+
+
 def family(
     name: str,
-    variables: Sequence[Variables],
-    productions: Sequence[Production],
+    variables: Iterable[Variables],
+    productions: Iterable[Production],
     operators: int,
     *,
     domain: Domain = Domain.EXACT,
+    faithful: bool = False,
     narrow: bool = False,
     repeats: bool = False,
 ) -> Family:
@@ -48,6 +60,7 @@ def family(
         operators,
         every=True,
         domain=domain,
+        faithful=faithful,
         narrow=narrow,
         repeats=repeats,
     )

@@ -7,8 +7,10 @@ scales and shifts of its channels. Rules lead in one direction, towards less wor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 
+from taso_py.generate.sets.common import each, family, yields
 from taso_py.generate.vocabulary import DATA, FUSED, WEIGHT, Family, Half, Production, Variables
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d
@@ -64,36 +66,7 @@ _GROUPED = 4
 _NORMS = (GroupNorm(2, 0.25), InstanceNorm(0.25))
 
 
-def _family(
-    name: str,
-    variables: Sequence[Variables],
-    productions: Sequence[Production],
-    operators: int,
-    *,
-    domain: Domain = Domain.EXACT,
-    narrow: bool = False,
-) -> Family:
-    return Family(
-        name,
-        tuple(variables),
-        tuple(productions),
-        operators=operators,
-        every=True,
-        faithful=True,
-        domain=domain,
-        narrow=narrow,
-    )
-
-
-def _each(**shapes: tuple[int, ...]) -> tuple[Variables, ...]:
-    """Return a variable for each role, named after it."""
-    return tuple(Variables(role, shape, role, 1) for role, shape in shapes.items())
-
-
-def _yields(role: str, operands: Sequence[str], *ops: TensorOperator | Half) -> Iterator[Production]:
-    """Yield the productions that apply operators to operands of some roles and give another."""
-    for roles in operands:
-        yield from (Production(op, roles, role) for op in ops)
+_family = partial(family, faithful=True)
 
 
 def _exchanged(
@@ -109,8 +82,8 @@ def _exchanged(
         Production(_ENLARGE, _SMALL, FUSED),
     ]
     for roles, ops in done:
-        productions += _yields(_SMALL, [roles], *ops)
-        productions += _yields(_RESULT, [roles.replace(DATA, _LARGE).replace(_OTHER, _OTHER_LARGE)], *ops)
+        productions += yields(_SMALL, [roles], *ops)
+        productions += yields(_RESULT, [roles.replace(DATA, _LARGE).replace(_OTHER, _OTHER_LARGE)], *ops)
     given = {variable.role for variable in variables} | {_LARGE, _OTHER_LARGE, _SMALL, _RESULT}
     return _family(name, variables, [made for made in productions if set(made.roles) <= given], 3, domain=domain)
 
@@ -120,16 +93,16 @@ def _joined(name: str, small: tuple[int, ...], large: tuple[int, ...], *enlarge:
     is_broadcast = small[-2:] == (1, 1)
     return _family(
         name,
-        _each(d=small, y=large, w=(5, 2 * _CHANNELS, 1, 1), b=(5,)),
+        each(d=small, y=large, w=(5, 2 * _CHANNELS, 1, 1), b=(5,)),
         (
-            *_yields(_LARGE, [DATA], *enlarge),
-            *_yields(_JOINED, [_LARGE + _OTHER, _OTHER + _LARGE], Concat(_CHANNEL)),
-            *_yields(_RESULT, [_JOINED + WEIGHT, _JOINED + WEIGHT + _BIAS], _POINT),
+            *yields(_LARGE, [DATA], *enlarge),
+            *yields(_JOINED, [_LARGE + _OTHER, _OTHER + _LARGE], Concat(_CHANNEL)),
+            *yields(_RESULT, [_JOINED + WEIGHT, _JOINED + WEIGHT + _BIAS], _POINT),
             Production(Half(_CHANNEL, 0), WEIGHT, _FIRST),
             Production(Half(_CHANNEL, 1), WEIGHT, _SECOND),
-            *_yields(_SMALL, [DATA + half + bias for half in (_FIRST, _SECOND) for bias in ("", _BIAS)], _POINT),
-            *(() if is_broadcast else _yields(_OTHER_LARGE, [_SMALL], *enlarge)),
-            *_yields(_BEFORE, [_OTHER + half for half in (_FIRST, _SECOND)], _POINT),
+            *yields(_SMALL, [DATA + half + bias for half in (_FIRST, _SECOND) for bias in ("", _BIAS)], _POINT),
+            *(() if is_broadcast else yields(_OTHER_LARGE, [_SMALL], *enlarge)),
+            *yields(_BEFORE, [_OTHER + half for half in (_FIRST, _SECOND)], _POINT),
             Production(Add(), (_SMALL if is_broadcast else _OTHER_LARGE) + _BEFORE, FUSED),
         ),
         6,
@@ -146,16 +119,16 @@ def _averages() -> Family:
     flat = "p"
     return _family(
         "averages of scaled images",
-        _each(d=(2, 3, 7, 4), v=(3, 1, 1), **dict.fromkeys(_STATISTICS, (3,))),
+        each(d=(2, 3, 7, 4), v=(3, 1, 1), **dict.fromkeys(_STATISTICS, (3,))),
         (
-            *_yields(_BEFORE, [DATA + _VECTOR], *_ARITHMETIC),
-            *_yields(_BEFORE, [DATA + _STATISTICS], _NORM),
-            *_yields(_RESULT, [_BEFORE], *_AVERAGES, _MEAN),
-            *_yields(_SMALL, [DATA], *_AVERAGES),
-            *_yields(flat, [DATA], _MEAN),
-            *_yields(_ROW, [_VECTOR], Reshape((3,))),
-            *_yields(FUSED, [_SMALL + _VECTOR, flat + _ROW], *_ARITHMETIC),
-            *_yields(FUSED, [_SMALL + _STATISTICS, flat + _STATISTICS], _NORM),
+            *yields(_BEFORE, [DATA + _VECTOR], *_ARITHMETIC),
+            *yields(_BEFORE, [DATA + _STATISTICS], _NORM),
+            *yields(_RESULT, [_BEFORE], *_AVERAGES, _MEAN),
+            *yields(_SMALL, [DATA], *_AVERAGES),
+            *yields(flat, [DATA], _MEAN),
+            *yields(_ROW, [_VECTOR], Reshape((3,))),
+            *yields(FUSED, [_SMALL + _VECTOR, flat + _ROW], *_ARITHMETIC),
+            *yields(FUSED, [_SMALL + _STATISTICS, flat + _STATISTICS], _NORM),
         ),
         3,
         domain=Domain.REAL,
@@ -169,25 +142,25 @@ def _scaled_norms() -> Family:
     weight, scaled_bias, sum_of_biases = "WBS"
     return _family(
         "scaled normalizations of channels",
-        _each(d=(2, _GROUPED, 3, 2), h=(_GROUPED,), k=(_GROUPED,), v=(_GROUPED, 1, 1)),
+        each(d=(2, _GROUPED, 3, 2), h=(_GROUPED,), k=(_GROUPED,), v=(_GROUPED, 1, 1)),
         (
-            *_yields(plain, [DATA], *_NORMS),
-            *_yields(weighted, [DATA + "h"], *_NORMS),
-            *_yields(biased, [DATA + "hk"], *_NORMS),
-            *_yields(_RESULT, [part + _VECTOR for part in (plain, weighted, biased)], Mul()),
-            *_yields(_RESULT, [part + _VECTOR for part in (weighted, biased)], Add()),
-            *_yields(_ROW, [_VECTOR], Reshape((_GROUPED,))),
-            *_yields(weight, ["h" + _ROW], Mul()),
-            *_yields(scaled_bias, ["k" + _ROW], Mul()),
-            *_yields(sum_of_biases, ["k" + _ROW], Add()),
-            *_yields(shifted, [DATA + _VECTOR], Add(), Sub()),
-            *_yields(_RESULT, [shifted, shifted + "h", shifted + "hk"], _NORMS[1]),
-            *_yields(
+            *yields(plain, [DATA], *_NORMS),
+            *yields(weighted, [DATA + "h"], *_NORMS),
+            *yields(biased, [DATA + "hk"], *_NORMS),
+            *yields(_RESULT, [part + _VECTOR for part in (plain, weighted, biased)], Mul()),
+            *yields(_RESULT, [part + _VECTOR for part in (weighted, biased)], Add()),
+            *yields(_ROW, [_VECTOR], Reshape((_GROUPED,))),
+            *yields(weight, ["h" + _ROW], Mul()),
+            *yields(scaled_bias, ["k" + _ROW], Mul()),
+            *yields(sum_of_biases, ["k" + _ROW], Add()),
+            *yields(shifted, [DATA + _VECTOR], Add(), Sub()),
+            *yields(_RESULT, [shifted, shifted + "h", shifted + "hk"], _NORMS[1]),
+            *yields(
                 FUSED,
                 [DATA + part for part in ("", "h", "hk", _ROW, "h" + _ROW, weight, weight + scaled_bias)],
                 *_NORMS,
             ),
-            *_yields(FUSED, [DATA + "h" + sum_of_biases], *_NORMS),
+            *yields(FUSED, [DATA + "h" + sum_of_biases], *_NORMS),
         ),
         4,
         domain=Domain.REAL,
@@ -195,33 +168,33 @@ def _scaled_norms() -> Family:
 
 
 IMAGES = (
-    _exchanged("functions of enlarged images", _each(d=_SHAPE), (DATA, _FUNCTIONS)),
+    _exchanged("functions of enlarged images", each(d=_SHAPE), (DATA, _FUNCTIONS)),
     _exchanged(
         "arithmetic of enlarged images",
-        _each(d=_SHAPE, y=_SHAPE, v=(_CHANNELS, 1, 1), n=()),
+        each(d=_SHAPE, y=_SHAPE, v=(_CHANNELS, 1, 1), n=()),
         *((DATA + other, _ARITHMETIC) for other in (_VECTOR, _NUMBER)),
         (DATA + _OTHER, (*_ARITHMETIC, Maximum())),
     ),
     _exchanged(
         "normalized enlarged images",
-        _each(d=_SHAPE, **dict.fromkeys(_STATISTICS, (_CHANNELS,))),
+        each(d=_SHAPE, **dict.fromkeys(_STATISTICS, (_CHANNELS,))),
         (DATA + _STATISTICS, (_NORM,)),
     ),
     _exchanged(
         "enlarged images normalized in groups",
-        _each(d=(2, _GROUPED, 2, 2), h=(_GROUPED,), k=(_GROUPED,)),
+        each(d=(2, _GROUPED, 2, 2), h=(_GROUPED,), k=(_GROUPED,)),
         *((DATA + "hk"[:count], _NORMS) for count in range(3)),
         domain=Domain.REAL,
     ),
     _exchanged(
         "pointwise convolutions of enlarged images",
-        _each(d=_SHAPE, w=(5, _CHANNELS, 1, 1), b=(5,)),
+        each(d=_SHAPE, w=(5, _CHANNELS, 1, 1), b=(5,)),
         (DATA + WEIGHT, (_POINT,)),
         (DATA + WEIGHT + _BIAS, (_POINT,)),
     ),
     _exchanged(
         "enlarged images joined",
-        _each(d=_SHAPE, y=(2, 2, _ROWS, _COLUMNS)),
+        each(d=_SHAPE, y=(2, 2, _ROWS, _COLUMNS)),
         (DATA + _OTHER, (Concat(_CHANNEL),)),
     ),
     _joined("pointwise convolutions of joined images", _SHAPE, _ENLARGED, _ENLARGE),
@@ -235,7 +208,7 @@ IMAGES = (
     *(
         _family(
             f"enlarged copies of {'x'.join(map(str, shape)) or 'a number'}",
-            _each(d=shape),
+            each(d=shape),
             (
                 Production(Expand(_SHAPE), DATA, _SMALL),
                 Production(_ENLARGE, _SMALL, _RESULT),
@@ -247,20 +220,20 @@ IMAGES = (
     ),
     _family(
         "enlarged pixels",
-        _each(d=(2, _CHANNELS, 1, 1), w=(5, _CHANNELS, 1, 1), b=(5,)),
+        each(d=(2, _CHANNELS, 1, 1), w=(5, _CHANNELS, 1, 1), b=(5,)),
         (
-            *_yields(_LARGE, [DATA], Expand(_SHAPE)),
-            *_yields(_RESULT, [DATA], UpsampleNearest2d((_ROWS, _COLUMNS))),
-            *_yields(FUSED, [DATA], Expand(_SHAPE)),
-            *_yields(_RESULT, [_LARGE + WEIGHT, _LARGE + WEIGHT + _BIAS], _POINT),
-            *_yields(_SMALL, [DATA + WEIGHT, DATA + WEIGHT + _BIAS], _POINT),
-            *_yields(FUSED, [_SMALL], Expand((2, 5, _ROWS, _COLUMNS))),
+            *yields(_LARGE, [DATA], Expand(_SHAPE)),
+            *yields(_RESULT, [DATA], UpsampleNearest2d((_ROWS, _COLUMNS))),
+            *yields(FUSED, [DATA], Expand(_SHAPE)),
+            *yields(_RESULT, [_LARGE + WEIGHT, _LARGE + WEIGHT + _BIAS], _POINT),
+            *yields(_SMALL, [DATA + WEIGHT, DATA + WEIGHT + _BIAS], _POINT),
+            *yields(FUSED, [_SMALL], Expand((2, 5, _ROWS, _COLUMNS))),
         ),
         2,
     ),
     _family(
         "enlarged twice",
-        _each(d=(1, 2, 2, 3)),
+        each(d=(1, 2, 2, 3)),
         (
             Production(_ENLARGE, DATA, _LARGE),
             Production(UpsampleNearest2d((2, 3)), _LARGE, _RESULT),
@@ -270,24 +243,24 @@ IMAGES = (
     ),
     _family(
         "elements copied into rectangles",
-        _each(d=_SHAPE),
+        each(d=_SHAPE),
         (
-            *_yields(_ROW, [DATA], Reshape((2, _CHANNELS, _ROWS, 1, _COLUMNS)), Reshape((*_SHAPE, 1))),
-            *_yields(_SMALL, [DATA, _ROW], Reshape((2, _CHANNELS, _ROWS, 1, _COLUMNS, 1))),
+            *yields(_ROW, [DATA], Reshape((2, _CHANNELS, _ROWS, 1, _COLUMNS)), Reshape((*_SHAPE, 1))),
+            *yields(_SMALL, [DATA, _ROW], Reshape((2, _CHANNELS, _ROWS, 1, _COLUMNS, 1))),
             Production(Expand((2, _CHANNELS, _ROWS, _FACTORS[0], _COLUMNS, _FACTORS[1])), _SMALL, _LARGE),
             Production(Contiguous(), _LARGE, _BEFORE),
-            *_yields(_RESULT, [_LARGE, _BEFORE], Reshape(_ENLARGED)),
+            *yields(_RESULT, [_LARGE, _BEFORE], Reshape(_ENLARGED)),
             Production(_ENLARGE, DATA, FUSED),
         ),
         5,
     ),
     _family(
         "reductions of enlarged images",
-        _each(d=_SHAPE),
+        each(d=_SHAPE),
         (
             Production(_ENLARGE, DATA, _LARGE),
-            *_yields(_RESULT, [_LARGE], _WHOLE, *(op((-2, -1), kept) for op in (Mean, Max) for kept in (False, True))),
-            *_yields(FUSED, [DATA], _WHOLE, *(op((-2, -1), kept) for op in (Mean, Max) for kept in (False, True))),
+            *yields(_RESULT, [_LARGE], _WHOLE, *(op((-2, -1), kept) for op in (Mean, Max) for kept in (False, True))),
+            *yields(FUSED, [DATA], _WHOLE, *(op((-2, -1), kept) for op in (Mean, Max) for kept in (False, True))),
         ),
         2,
         domain=Domain.REAL,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from taso_py.generate.sets.common import family
 from taso_py.generate.vocabulary import FUSED, WEIGHT, Family, Half, Production, Variables
 from taso_py.ir.types import DType
 from taso_py.ops.base import TensorOperator
@@ -44,7 +45,7 @@ def _family(
         Production(take, _TABLE + _INDEX, _ROWS),
         Production(take, _CHANGED + _INDEX, FUSED if one_way else "a"),
     )
-    return Family(name, (*variables, _integers()), (*takes, *productions), operators=3, every=True)
+    return family(name, (*variables, _integers()), (*takes, *productions), 3)
 
 
 LOOKUPS = (
@@ -96,7 +97,7 @@ LOOKUPS = (
         (_T,),
         *_applied(_ROWS, Half(-1, 0), Half(-1, 1)),
     ),
-    Family(
+    family(
         "lookups one after the other",
         (_T, _integers(2)),
         (
@@ -105,10 +106,9 @@ LOOKUPS = (
             Production(Concat(-1), _INDEX * 2, _OTHER),
             Production(_TAKE, _TABLE + _OTHER, FUSED),
         ),
-        operators=3,
-        every=True,
+        3,
     ),
-    Family(
+    family(
         "features of layers that are looked up",
         (
             Variables("x", (2, _WIDTH), "d", 1),
@@ -125,10 +125,9 @@ LOOKUPS = (
             Production(Linear(), "d" + _CHANGED, FUSED),
             Production(Linear(), "d" + _CHANGED * 2, FUSED),
         ),
-        operators=3,
-        every=True,
+        3,
     ),
-    Family(
+    family(
         "channels of convolutions that are looked up",
         (
             Variables("x", (2, 3, 4, 4), "d", 1),
@@ -145,7 +144,6 @@ LOOKUPS = (
             Production(Conv2d(padding=(1, 1)), "d" + _CHANGED, FUSED),
             Production(Conv2d(padding=(1, 1)), "d" + _CHANGED * 2, FUSED),
         ),
-        operators=3,
-        every=True,
+        3,
     ),
 )

@@ -39,9 +39,10 @@ class Division:
 
     graph: Graph
     writes: Sequence[tuple[Value, ...]]
-    """What is written to and its new content, in the order of :func:`~taso_py.backend.writes.ordered_writes`."""
+    """The values that are written to, each with its new content, in the order of
+    :func:`~taso_py.backend.writes.ordered_writes`."""
     given: Sequence[Value]
-    """What the engine returns for the writes."""
+    """The values that the engine returns for the writes."""
 
     @cached_property
     def state(self) -> Mapping[Node, Node]:
@@ -62,7 +63,7 @@ class Division:
 
     @cached_property
     def late(self) -> Graph:
-        """Makes what is written: takes what is written to, and then what the engine returns; returns new contents."""
+        """The graph that makes new contents of what is written to and, behind it, of what the engine returns."""
         return _late(self.writes, self.given)
 
 

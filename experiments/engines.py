@@ -183,7 +183,8 @@ EXPERIMENT = Experiment(
         "our lowering writes it unchanged, and with rules; `rules in onnxruntime` is the last over the better of the "
         "first two; `ours/others` is the result of `--runtime auto` over the best of what users have without us; "
         "intervals are over builds, each in a process of its own; `predicted/measured` is what latencies in the "
-        "engine said of the result"
+        "engine said of the result, scaled to the time of the unchanged graph there (not so in the rows of November "
+        "2026)"
     ),
     parts=lambda settings: settings.choose(QUICK, MODELS),
     measure=_measure,

@@ -5,6 +5,10 @@ one to the next, operands are less often in the nearest cache, and memory is fre
 the same share for all models that are computed by kernels. The factor is measured once per environment on a small
 reference network, so that a prediction for a user's model never depends on a measurement of that model.
 
+Engines for whole graphs are another matter: what they fuse and reorder beyond single operators differs from model to
+model, and so does the factor (in ONNX Runtime from 1.0 to 1.6). The unchanged graph is timed there anyhow, to choose
+among engines, so it gives the factor.
+
 Invariant: all prices are scaled by one factor.
 """
 
@@ -27,8 +31,6 @@ from taso_py.backend.random_tensors import uniform
 from taso_py.backend.schema import stored_bytes
 from taso_py.backend.tracing import tracing_lock
 from taso_py.cost.model import CostModel
-from taso_py.engines.engine import Engine
-from taso_py.engines.session import SessionEngine
 from taso_py.frontend import import_module
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
@@ -43,34 +45,34 @@ CALL_BY_CALL: Key = ("network", "call by call")
 """Keys of the reference network's two times in the latency database."""
 SIZE, CHANNELS, CLASSES = 160, (24, 48, 96, 192), 128
 TOKENS, WIDTH, HEADS = 64, 256, 4
-RUN_S = 0.3
-"""Seconds to measure a run in an engine for."""
 _log = logging.getLogger(__name__)
 
 
-def scale_to_runs(cost: CostModel, engine: Engine | None = None) -> None:
-    """Scale a cost model's latencies so that its estimates are the times of runs of whole models.
+def scale_to_runs(cost: CostModel) -> None:
+    """Scale a cost model of PyTorch's kernels so that its estimates are the times of runs of whole models.
 
     If the time for measurements is used up, nothing is measured and the latencies stay as they are.
 
     Args:
         cost: the cost model, which is changed in place.
-        engine: the engine that it is for; None for PyTorch.
     """
-
-    def measured() -> tuple[float, float]:
-        return _measured_in(engine, cost) if isinstance(engine, SessionEngine) else network_seconds(cost)
-
     if cost.latencies.is_over and not cost.latencies.knows_network((IN_RUN, CALL_BY_CALL)):
         return
     try:
-        found = cost.latencies.of_network((IN_RUN, CALL_BY_CALL), measured)
+        found = cost.latencies.of_network((IN_RUN, CALL_BY_CALL), lambda: network_seconds(cost))
     except TimingError as error:
         _log.warning("predictions add up single calls and may be a tenth to a fifth too low: %s", first_line(error))
         return
     if found is not None:
         in_run_s, call_by_call_s = found
         cost.rescale(in_run_s / call_by_call_s)
+
+
+def scale_to_run(cost: CostModel, graph: Graph, seconds: float) -> None:
+    """Scale a cost model so that its estimate of a graph is a given time, unless it cannot price the graph."""
+    estimate = cost.graph_cost(graph)
+    if 0 < estimate < math.inf:
+        cost.rescale(cost.scale * seconds / estimate)
 
 
 def network_seconds(cost: CostModel) -> tuple[float, float]:
@@ -83,13 +85,6 @@ def network_seconds(cost: CostModel) -> tuple[float, float]:
     with torch.no_grad():
         found = alone.run_and_call_seconds(program.graph, lambda: module(image))
     return sorted(found, key=lambda pair: pair[0] / pair[1])[len(found) // 2]
-
-
-def _measured_in(engine: SessionEngine, cost: CostModel) -> tuple[float, float]:
-    """Return the seconds that the reference network takes in an engine, and the sum of its operators' latencies."""
-    program, image = _network(cost.device)
-    run = engine.bind(engine.model_of(program.graph, program.weights), [image])
-    return cost.latencies.of_run(run, RUN_S).median_s, cost.graph_cost(program.graph)
 
 
 def _network(device: torch.device) -> tuple[Program, Tensor]:

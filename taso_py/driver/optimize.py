@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +100,7 @@ def search_and_evaluate(
 ) -> tuple[Optimized, EvaluationOutcome]:
     """Return the fastest result over all engines (with a saved form if ``saves``), and the outcome that chose it."""
     source, program, options, phases = ready.source, ready.program, ready.options, ready.phases
-    scouting = phases.phase("engines", "time each one on the unchanged graph")
-    with scouting if options.runtime == AUTO else nullcontext():
-        selection = select(source, program, options)
+    selection = select(source, program, options, phases)
     missing = selection.notes
     with LatencyDatabase() as database:
         costs = {prices: searches.cost_of(group, database) for prices, group in selection.searched.items()}
@@ -111,9 +108,9 @@ def search_and_evaluate(
         last = winners.last() if winners else None
         share = winners.share(last) if winners else 1.0
         watch = Watch(program.device)
-        found = searches.run(selection.searched, costs, last, share)
+        found = searches.run(selection, costs, last, share)
         if options.runtime == AUTO and KERNEL_PRICES in costs:
-            found, hopeless = without_hopeless(found, costs[KERNEL_PRICES], selection.unchanged_s)
+            found, hopeless = without_hopeless(found, costs[KERNEL_PRICES])
             missing = [*missing, *hopeless]
         measuring = watch.contention()
         evaluation = Evaluation(

@@ -9,9 +9,10 @@ from pathlib import Path
 from taso_py.backend.schema import stored_bytes
 from taso_py.cost.model import CostModel
 from taso_py.driver.bodies import BodySearch, body_places
-from taso_py.driver.calibrating import scale_to_runs
+from taso_py.driver.calibrating import scale_to_run, scale_to_runs
 from taso_py.driver.planning import formats_for, tiles_for
 from taso_py.driver.prepare import PreparedSource
+from taso_py.driver.selection import Selection
 from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Engine
 from taso_py.engines.prices import session_cost
 from taso_py.engines.session import SessionEngine
@@ -64,28 +65,35 @@ class Searches:
         )
 
     def run(
-        self, groups: Mapping[str, Sequence[Engine]], costs: Mapping[str, CostModel], last: Trace | None, share: float
+        self, selection: Selection, costs: Mapping[str, CostModel], last: Trace | None, share: float
     ) -> list[EngineSearch]:
         """Run the searches and return their results.
 
         Args:
-            groups: engines by the name of their prices.
-            costs: cost models by the same names.
+            selection: the engines to search for.
+            costs: cost models by the name of prices.
             last: the trace of the last winner for this program, which is tried too.
             share: the share of its seconds that each search gets.
         """
         return [
-            EngineSearch(self._search(costs[prices], engines[0], last, share), engines)
-            for prices, engines in groups.items()
+            EngineSearch(
+                self._search(costs[prices], engines[0], selection.unchanged_s.get(prices), last, share), engines
+            )
+            for prices, engines in selection.searched.items()
         ]
 
-    def _search(self, cost: CostModel, engine: Engine, last: Trace | None, share: float) -> SearchResult:
+    def _search(
+        self, cost: CostModel, engine: Engine, unchanged_s: float | None, last: Trace | None, share: float
+    ) -> SearchResult:
         graph, options, phases = self.prepared.program.graph, self.prepared.options, self.prepared.phases
         what = "its operators, one by one, on this machine"
         cost.latencies.limit_s = options.effective_effort.measure_s
         with phases.phase("measure", what if engine.prices == KERNEL_PRICES else f"{what}, in {engine.name}"):
             cost.warm(graph)
-            scale_to_runs(cost, engine)
+            if engine.prices in PYTORCH_PRICES:
+                scale_to_runs(cost)
+            elif unchanged_s is not None:
+                scale_to_run(cost, graph, unchanged_s)
         limits = options.limits()
         bodies = len(body_places(graph)) if engine.prices in PYTORCH_PRICES else 0
         each = replace(limits, seconds=limits.seconds * share / (1 + bodies))

@@ -17,7 +17,7 @@ import torch
 from taso_py.backend import UNLIMITED, Program, fold
 from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.cost.model import CostModel
-from taso_py.engines.engine import KERNEL_PRICES, Engine, EngineUnavailableError
+from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Engine, EngineUnavailableError
 from taso_py.engines.names import AUTO
 from taso_py.engines.table import AROUND_KERNELS, engines_to_try
 from taso_py.judging.evaluation import ORIGINAL, EngineSearch
@@ -26,6 +26,7 @@ from taso_py.judging.timing import race
 from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 from taso_py.options import Options
+from taso_py.progress import Phases
 
 PREDICTED = 0.9
 """Factor by which one engine's prediction may be too high relative to another's."""
@@ -45,7 +46,8 @@ class Selection:
     """Engines that only run the unchanged graph."""
     notes: Sequence[str] = ()
     unchanged_s: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Measured seconds of the unchanged graph by the name of prices, of engines that were timed."""
+    """Measured seconds of the unchanged graph by the name of prices, of engines that were timed: among them all that
+    are searched for and take whole graphs, unless they fail."""
 
 
 def engines_for(options: Options, device: torch.device) -> tuple[Sequence[Engine], Sequence[str]]:
@@ -64,17 +66,27 @@ def engines_for(options: Options, device: torch.device) -> tuple[Sequence[Engine
     return found, missing
 
 
-def select(source: Source, program: Program, options: Options) -> Selection:
+def select(source: Source, program: Program, options: Options, phases: Phases) -> Selection:
     """Return the engines to search for: the fastest families among those asked for, as many as the effort allows.
+
+    Args:
+        source: what to optimize.
+        program: its program.
+        options: the options of the optimization.
+        phases: is told when engines are timed.
 
     Raises:
         EngineUnavailableError: the engine that the user names is not available on the device.
     """
     engines, notes = engines_for(options, program.device)
     groups = by_prices(engines)
-    if options.runtime != AUTO or len(groups) <= options.effective_effort.families:
+    is_complete = options.runtime != AUTO or len(groups) <= options.effective_effort.families
+    if is_complete and all(prices in PYTORCH_PRICES for prices in groups):
         return Selection(groups, (), notes)
-    timed, plain_s, unusable = _unchanged_seconds(source, program, groups)
+    with phases.phase("engines", "time each one on the unchanged graph"):
+        timed, plain_s, unusable = _unchanged_seconds(source, program, groups)
+    if is_complete:  # the evaluation tells which engines fail
+        return Selection(groups, (), notes, timed)
     seconds = ({KERNEL_PRICES: plain_s / KERNELS_GAIN} if KERNEL_PRICES in groups else {}) | timed
     ranking = sorted(seconds, key=seconds.__getitem__)
     chosen, left = ranking[: options.effective_effort.families], ranking[options.effective_effort.families :]
@@ -122,31 +134,19 @@ def by_prices(engines: Sequence[Engine]) -> Mapping[str, Sequence[Engine]]:
     return groups
 
 
-def without_hopeless(
-    searches: Sequence[EngineSearch], cost: CostModel, unchanged_s: Mapping[str, float]
-) -> tuple[Sequence[EngineSearch], Sequence[str]]:
+def without_hopeless(searches: Sequence[EngineSearch], cost: CostModel) -> tuple[Sequence[EngineSearch], Sequence[str]]:
     """Return the searches' results without compilers that cannot win, and a note that names these.
 
     A compiler calls the same libraries for matrix products and convolutions as eager PyTorch does, so their latencies
     are a lower bound on its time, however well it fuses the rest. If this bound exceeds the predicted time of another
     engine, compiling, which takes up to a minute, is wasted.
 
-    Sums of latencies in an engine may be a quarter too low. Where the unchanged graph was timed there, the expected
-    time is the timed one, improved as much as predicted.
-
     Args:
         searches: the search result of each family of engines.
         cost: the latencies of PyTorch's kernels.
-        unchanged_s: measured seconds of the unchanged graph by the name of prices, where it was timed.
     """
-
-    def expected_s(found: EngineSearch) -> float:
-        predicted_s = found.result.candidates[0].seconds
-        timed_s = unchanged_s.get(found.engines[0].prices)
-        return predicted_s if timed_s is None else timed_s * predicted_s / found.result.original.seconds
-
-    best = min(searches, key=expected_s)
-    best_s, others, dropped = expected_s(best), list[EngineSearch](), list[str]()
+    best = min(searches, key=lambda found: found.result.candidates[0].seconds)
+    best_s, others, dropped = best.result.candidates[0].seconds, list[EngineSearch](), list[str]()
     for found in searches:
         least_s = min(products_seconds(candidate.graph, cost) for candidate in found.result.candidates)
         hopeless = [

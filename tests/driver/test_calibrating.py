@@ -11,7 +11,7 @@ import torch
 
 from taso_py.cost.model import CostModel
 from taso_py.driver import calibrating
-from taso_py.driver.calibrating import CALL_BY_CALL, IN_RUN, Network, scale_to_runs
+from taso_py.driver.calibrating import CALL_BY_CALL, IN_RUN, Network, scale_to_run, scale_to_runs
 from taso_py.latency import latencies
 from taso_py.latency.clock import Latency, TimingError
 from taso_py.latency.database import LatencyDatabase
@@ -105,6 +105,23 @@ def test_where_nothing_runs_what_is_known_there_counts_and_nothing_else() -> Non
         _known(database, there, together=3.0, apart=2.0)
         scale_to_runs(cost)
         assert cost.scale == 1.5
+
+
+def test_prices_in_an_engine_are_scaled_to_a_run_of_the_graph_whatever_they_were() -> None:
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database)
+        scale_to_run(cost, GRAPH, 1.0)
+        scale_to_run(cost, GRAPH, 0.5)
+        assert cost.graph_cost(GRAPH) == pytest.approx(0.5)
+
+
+def test_prices_stay_where_a_graph_has_none_or_costs_nothing() -> None:
+    nothing = parse_graph("graph(x: f32[64]) { return x }")
+    there = replace(Environment.current(CPU), threads=4096)
+    with LatencyDatabase(":memory:") as database:
+        for cost, graph in ((CostModel(CPU, database, environment=there), GRAPH), (CostModel(CPU, database), nothing)):
+            scale_to_run(cost, graph, 1.0)
+            assert cost.scale == 1.0
 
 
 def test_the_network_gives_scores_of_its_classes() -> None:

@@ -24,6 +24,7 @@ from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 from taso_py.ops.table import parse_graph
 from taso_py.options import Options
+from taso_py.progress import Phases
 from taso_py.search.result import Candidate, SearchResult, SearchStop
 
 CPU = torch.device("cpu")
@@ -47,7 +48,11 @@ class Fake(Engine):
 
 
 def _selected(
-    monkeypatch: pytest.MonkeyPatch, engines: Sequence[Engine], effort: str = "normal", **seconds: float
+    monkeypatch: pytest.MonkeyPatch,
+    engines: Sequence[Engine],
+    effort: str = "normal",
+    runtime: str = "auto",
+    **seconds: float,
 ) -> selection.Selection:
     """What is selected for a model of which a race shows these seconds, ``original`` among them."""
     monkeypatch.setattr(selection, "engines_to_try", lambda *_: (engines, ["tensorrt: no GPU"]))
@@ -57,7 +62,7 @@ def _selected(
 
     monkeypatch.setattr(selection, "race", race)
     source = Source("relu", nn.ReLU(), (torch.ones(4),))
-    return select(source, import_source(source), Options(runtime="auto", effort=effort))
+    return select(source, import_source(source), Options(runtime=runtime, effort=effort), Phases())
 
 
 def test_families_that_are_fastest_without_rules_are_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,6 +73,22 @@ def test_families_that_are_fastest_without_rules_are_searched_for(monkeypatch: p
     said = "far, eager: not searched, since fastest is faster; --effort thorough searches all"
     assert said in found.notes or said.replace("far, eager", "eager, far") in found.notes
     assert "tensorrt: no GPU" in found.notes
+    assert found.unchanged_s == {"near": 2.0, "far": 7.0, "fastest": 1.0}
+
+
+def test_an_engine_that_was_asked_for_is_timed_on_the_unchanged_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its prices are scaled by that; PyTorch's kernels are scaled by a network of ours."""
+    for engine, timed in ((Fake("openvino"), {"openvino": 1.0}), (Eager(), {})):
+        found = _selected(monkeypatch, [engine], runtime=engine.name, original=2.0, openvino=1.0)
+        assert list(found.searched) == [engine.prices]
+        assert found.unchanged_s == timed
+
+
+def test_an_engine_that_was_asked_for_and_fails_is_left_to_the_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _selected(monkeypatch, [Fake("openvino", refuses="for a reason")], runtime="openvino", original=2.0)
+    assert list(found.searched) == ["openvino"]
+    assert not found.unchanged_s
+    assert "for a reason" not in found.notes
 
 
 def test_kernels_of_ours_count_before_they_are_priced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,23 +132,11 @@ def test_a_compiler_is_tried_unless_products_alone_take_longer_than_another_engi
     cost = cast(CostModel, SimpleNamespace(node_cost=lambda node: 9.0 if node.op.name == "relu" else 1.0))
     eager, other = (_found(seconds) for seconds in (10.0, other_s))
     searches = [EngineSearch(eager, [Eager(), Inductor()]), EngineSearch(other, [Fake("other")])]
-    kept, notes = without_hopeless(searches, cost, {})
+    kept, notes = without_hopeless(searches, cost)
     names = [engine.name for found in kept for engine in found.engines]
     assert names == (["eager", "inductor", "other"] if is_tried else ["eager", "other"])
     assert bool(notes) is not is_tried
     assert all("products alone take longer there than the whole model in other" in note for note in notes)
-
-
-@pytest.mark.parametrize(("predicted_s", "timed_s"), [(0.5, 1.5), (1.5, 0.5)])
-def test_where_the_unchanged_graph_was_timed_that_counts_and_not_its_prediction(
-    predicted_s: float, timed_s: float
-) -> None:
-    """The product takes one second by PyTorch's kernels."""
-    cost = cast(CostModel, SimpleNamespace(node_cost=lambda node: 1.0))
-    searches = [EngineSearch(_found(10.0), [Inductor()]), EngineSearch(_found(predicted_s), [Fake("other")])]
-    for unchanged_s, expected_s in (({}, predicted_s), ({"other": timed_s}, timed_s)):
-        kept, _ = without_hopeless(searches, cost, unchanged_s)
-        assert bool(kept[0].engines) is (expected_s > 1)
 
 
 def _found(seconds: float) -> SearchResult:

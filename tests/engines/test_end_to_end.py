@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from taso_py.driver import evidence, searches
+from taso_py.driver import evidence
 from taso_py.driver.optimize import optimize
 from taso_py.driver.result import Optimized
 from taso_py.engines.engine import EngineUnavailableError
@@ -79,7 +79,6 @@ def invented_prices() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(SessionLatencies, "of_cover", lambda *_: 1e-5)
         patch.setattr(SessionLatencies, "of_conversion", lambda *_: 1e-5)
-        patch.setattr(searches, "scale_to_runs", lambda *_: None)
         patch.setattr(evidence, "profile_modules", lambda *_: [PROFILE, PROFILE])
         yield
 

@@ -21,10 +21,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
 
 from experiments.contest import HEATS, Make, contest, in_own_process
 from experiments.deployed import EXPORTED, SESSIONS, compiled, eager, saved, session, session_engine, source_of
-from experiments.drawing import grouped_bars
+from experiments.drawing import interval_widths, name_rows
 from experiments.end_to_end import FULL
 from experiments.harness import Experiment, Row, Settings
 from experiments.headline import ratios_in_words
@@ -51,6 +52,16 @@ OTHERS = (ORIGINAL, INDUCTOR, *(f"{engine} {EXPORTED}" for engine in SESSIONS))
 """Alternatives of users without taso-py."""
 SECONDS, QUICK_SECONDS = 35.0, 6.0
 """Time for racing the ways in all heats together."""
+MARKS = {
+    ORIGINAL: ("D", "white"),
+    INDUCTOR: ("^", "white"),
+    **{
+        f"{engine} {way}": (mark, colour)
+        for engine, mark in zip(SESSIONS, ("o", "s"), strict=True)
+        for way, colour in ((EXPORTED, "white"), (RULES, "black"))
+    },
+}
+"""Mark and colour of each way in the figure."""
 SHOWN_RULES = 24
 """Number of rules that are drawn: those that are applied most often."""
 
@@ -137,9 +148,39 @@ def _headline(rows: Sequence[Row]) -> Sequence[str]:
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
-    ways = [f"{engine} {way}" for engine in SESSIONS for way in (EXPORTED, LOWERED, RULES)]
-    grouped_bars(figure, rows, [*ways, INDUCTOR, AUTO], "speed over PyTorch eager (medians, 95% intervals)")
+    """Draw a line for each model: the speeds of all ways over the best that users have without us, and the rules."""
+    figure.set_size_inches(9, 0.32 * len(rows) + 1.6)
+    axes = figure.subplots()
+    name_rows(axes, [row["model"] for row in rows])
+    axes.set_xscale("log", base=2)
+    for way, (mark, colour) in MARKS.items():
+        speeds = {place: speed for place, row in enumerate(rows) if (speed := _relative(row, way)) is not None}
+        axes.plot(list(speeds.values()), list(speeds), mark, color=colour, markeredgecolor="black", label=way)
+    compared = {place: row for place, row in enumerate(rows) if "ours/others" in row}
+    axes.errorbar(
+        [row["ours/others"] for row in compared.values()],
+        list(compared),
+        xerr=interval_widths(list(compared.values()), "ours/others"),
+        fmt="|",
+        color="black",
+        markersize=14,
+        markeredgewidth=2.5,
+        label=f"{AUTO}, with its interval",
+    )
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.grid(axis="x", color="0.85")
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.set_xlabel("speed over the best of the white marks, which users have without taso-py (medians, 95% interval)")
+    figure.legend(loc="outside upper center", ncols=4, frameon=False)
     _heat_map(figure, rows)
+
+
+def _relative(row: Row, way: str) -> float | None:
+    """Return the speed of a way over the best that users have without us; None if one of the two is missing."""
+    speeds = {ORIGINAL: 1.0, **row}
+    best = speeds.get("best of others")
+    return speeds[way] / speeds[best] if best in speeds and way in speeds else None
 
 
 def _heat_map(figure: Figure, rows: Sequence[Row]) -> None:

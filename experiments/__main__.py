@@ -1,4 +1,4 @@
-"""``python -m experiments list | NAME | all | page [--quick] [--device cpu|cuda] [--out DIR] [--minutes M] [--again]``.
+"""``python -m experiments list|age|page|all|NAME [--quick] [--device cpu|cuda] [--out DIR] [--minutes M] [--again]``.
 
 Invariant: a user's mistake is one line and exit status 2, as on the main command line.
 """
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 from tqdm import tqdm
 
+from experiments.age import ages
 from experiments.catalogue import EXPERIMENTS
 from experiments.harness import Experiment, Row, Settings
 from experiments.markdown import write_text
@@ -44,6 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = Settings(parsed.device, parsed.quick, out, parsed.seed)
     until = None if parsed.minutes is None else time.monotonic() + 60 * parsed.minutes
     try:
+        if parsed.name == "age":
+            _show_ages([parsed.out] if parsed.out else sorted(path.parent for path in RESULTS.glob("*/results.md")))
+            return 0
         if parsed.name == "page":
             _write(out)
             return 0
@@ -62,7 +66,7 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         prog="python -m experiments", description="Run experiments; write tables, figures and a page of them."
     )
-    parser.add_argument("name", choices=("list", "all", "page", *EXPERIMENTS))
+    parser.add_argument("name", choices=("list", "age", "all", "page", *EXPERIMENTS))
     parser.add_argument("--quick", action="store_true", help="fewer models and shorter searches")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--out", type=Path, help=f"(default: {RESULTS}/DEVICE, with --quick {TRIED}/DEVICE)")
@@ -147,6 +151,18 @@ def _turns(
         new = [experiment for experiment in others if outcomes[experiment.name].is_new]
         yield from ((experiment, 1) for experiment in sorted(new, key=lambda experiment: experiment.is_long))
     yield from ((experiment, None) for experiment in others)
+
+
+def _show_ages(folders: Sequence[Path]) -> None:
+    """Print how far the code has moved on since each table was measured."""
+    table = Table(title="commits since, to taso_py, the substitutions and the experiment itself", box=None)
+    for heading in ("results", "experiment", "date", "state"):
+        table.add_column(heading)
+    table.add_column("commits since", justify="right")
+    for age in ages(folders, EXPERIMENTS.values()):
+        commits = "not known here" if age.commits is None else str(age.commits)
+        table.add_row(age.folder, age.experiment, age.date, age.state, commits)
+    Console().print(table)
 
 
 def _show(experiment: Experiment, rows: Sequence[Row]) -> None:

@@ -66,6 +66,11 @@ class ResultSection:
         return self.facts.get("missing", ())
 
     @property
+    def commits(self) -> Sequence[str]:
+        """Commits that its parts were measured by, without what had been changed besides."""
+        return [commit.split()[0] for commit in self.facts.get("commit", "").split(", ") if commit.strip()]
+
+    @property
     def circumstances(self) -> list[str]:
         """Date, commit and effort of the run."""
         facts = self.facts

@@ -29,6 +29,8 @@ class Effort:
     equal prices are a family."""
     compiles: bool
     """True if ``auto`` tries compilers, which take up to a minute for each graph."""
+    compiles_all: bool = False
+    """True if ``auto`` tries every form of a compiler; otherwise that around chosen kernels alone, if there is one."""
     compiles_ahead: bool = False
     """True if ``auto`` tries compiling ahead of time, which takes as long again."""
     profile_s: float = 3.0
@@ -40,7 +42,14 @@ EFFORTS: Mapping[str, Effort] = {
     "quick": Effort(measure_s=6.0, search_s=4.0, race_s=3.0, finalists=1, families=1, compiles=False, profile_s=1.0),
     NORMAL: Effort(measure_s=45.0, search_s=20.0, race_s=8.0, finalists=2, families=2, compiles=True),
     "thorough": Effort(
-        measure_s=math.inf, search_s=60.0, race_s=20.0, finalists=3, families=9, compiles=True, compiles_ahead=True
+        measure_s=math.inf,
+        search_s=60.0,
+        race_s=20.0,
+        finalists=3,
+        families=9,
+        compiles=True,
+        compiles_all=True,
+        compiles_ahead=True,
     ),
 }
 """The levels by name, from the shortest."""
@@ -60,5 +69,6 @@ def within(seconds: float) -> Effort:
         measure_s=MEASURING * seconds / families,
         search_s=SEARCHING * seconds / families,
         race_s=RACING * seconds,
+        compiles_all=False,
         compiles_ahead=False,
     )

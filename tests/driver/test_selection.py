@@ -103,6 +103,19 @@ def test_an_engine_that_was_asked_for_is_tried_at_any_effort() -> None:
     assert not any(engine.is_compiler for engine in engines)
 
 
+def test_a_compiler_is_tried_in_one_form_unless_the_effort_is_thorough() -> None:
+    def compilers(effort: str, **options: Any) -> list[str]:
+        engines, _ = engines_for(Options(runtime="auto", effort=effort, **options), CPU)
+        return [engine.name for engine in engines if engine.is_compiler and not engine.is_ahead_of_time]
+
+    forms = ["inductor", "inductor-freezing", "inductor-max-autotune", "inductor-kernels"]
+    assert compilers("thorough") == forms
+    assert compilers("normal") == forms[-1:]
+    assert compilers("normal", kernels=False) == forms[:-1], "none is around kernels if none are chosen"
+    asked, _ = engines_for(Options(runtime="inductor"), CPU)
+    assert [engine.name for engine in asked] == forms
+
+
 @pytest.mark.parametrize(("other_s", "is_tried"), [(0.5, False), (0.95, True), (2.0, True)])
 def test_a_compiler_is_tried_unless_products_alone_take_longer_than_another_engine(
     other_s: float, is_tried: bool

@@ -362,6 +362,32 @@ def test_each_finalist_is_confirmed_with_half_the_doubt_of_the_one_before(monkey
     assert list(doubts) == pytest.approx([0.05, 0.025])
 
 
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_what_is_not_confirmed_is_not_compared_but_what_comes_back_is(
+    is_faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = list[str]()
+    real = evaluation.Evaluation._compare
+
+    def comparing(self: evaluation.Evaluation, finalist: evaluation.Finalist) -> object:
+        compared.append(finalist.name)
+        return real(self, finalist)
+
+    def all_lead(contestants: Mapping[str, object], **_: object) -> Race:
+        return Race({name: (9.0 - place,) * 6 for place, name in enumerate(contestants)}, RaceStop.TIME)
+
+    def confirmed(*_: object, **__: object) -> Race:
+        return Race({"baseline": (2.0 if is_faster else 1.0,) * 10, "winner": (1.0,) * 10}, RaceStop.ROUNDS)
+
+    monkeypatch.setattr(evaluation.Evaluation, "_compare", comparing)
+    monkeypatch.setattr(evaluation, "race", all_lead)
+    monkeypatch.setattr(evaluation, "confirm", confirmed)
+    _search(monkeypatch, _once)
+    found = _clamped()
+    assert compared == (["11 rules applied, eager"] if is_faster else [evaluation.ORIGINAL])
+    assert found.keeps_original is not is_faster
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

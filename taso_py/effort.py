@@ -24,6 +24,8 @@ class Effort:
     uncertain."""
     finalists: int
     """Number of a search's best graphs that are timed end to end."""
+    patience: int
+    """Number of graphs in a row without an improvement after which a search ends, or that of a region."""
     families: int
     """Number of families of engines that ``auto`` searches, the fastest on the unchanged graph first; engines with
     equal prices are a family."""
@@ -39,13 +41,23 @@ class Effort:
 
 NORMAL = "normal"
 EFFORTS: Mapping[str, Effort] = {
-    "quick": Effort(measure_s=6.0, search_s=4.0, race_s=3.0, finalists=1, families=1, compiles=False, profile_s=1.0),
-    NORMAL: Effort(measure_s=45.0, search_s=20.0, race_s=8.0, finalists=2, families=2, compiles=True),
+    "quick": Effort(
+        measure_s=6.0,
+        search_s=4.0,
+        race_s=3.0,
+        finalists=1,
+        patience=25,
+        families=1,
+        compiles=False,
+        profile_s=1.0,
+    ),
+    NORMAL: Effort(measure_s=45.0, search_s=20.0, race_s=8.0, finalists=2, patience=50, families=2, compiles=True),
     "thorough": Effort(
         measure_s=math.inf,
         search_s=60.0,
         race_s=20.0,
         finalists=3,
+        patience=100,
         families=9,
         compiles=True,
         compiles_all=True,

@@ -155,4 +155,6 @@ def test_seconds_that_are_given_are_shared_out(monkeypatch: pytest.MonkeyPatch) 
         assert effort.finalists == EFFORTS[level].finalists
         assert 0.5 * seconds < families * (effort.measure_s + effort.search_s) + effort.race_s < seconds
     assert Options(within=10.0).effective_effort == within(10.0)
+    assert [Options(effort=name).limits().patience for name in EFFORTS] == [25, 50, 100]
+    assert Options(within=10.0).limits().patience == 25
     assert Options(within=10.0, time_limit=1.0).limits().seconds == 1.0

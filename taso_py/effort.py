@@ -35,6 +35,9 @@ class Effort:
     """True if ``auto`` tries every form of a compiler; otherwise that around chosen kernels alone, if there is one."""
     compiles_ahead: bool = False
     """True if ``auto`` tries compiling ahead of time, which takes as long again."""
+    calibrates: bool = True
+    """True if a reference network is run once per machine and engine, so that predictions are those of whole runs; it
+    scales all latencies by one factor, and so changes no choice."""
     profile_s: float = 3.0
     """Seconds of timed runs for the profiles of original and result in ``report.html``."""
 
@@ -49,6 +52,7 @@ EFFORTS: Mapping[str, Effort] = {
         patience=25,
         families=1,
         compiles=False,
+        calibrates=False,
         profile_s=1.0,
     ),
     NORMAL: Effort(measure_s=45.0, search_s=20.0, race_s=8.0, finalists=2, patience=50, families=2, compiles=True),

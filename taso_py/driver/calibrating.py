@@ -48,20 +48,23 @@ RUN_S = 0.3
 _log = logging.getLogger(__name__)
 
 
-def scale_to_runs(cost: CostModel, engine: Engine | None = None) -> None:
+def scale_to_runs(cost: CostModel, engine: Engine | None = None, *, measures: bool = True) -> None:
     """Scale a cost model's latencies so that its estimates are the times of runs of whole models.
 
-    If the time for measurements is used up, nothing is measured and the latencies stay as they are.
+    If the factor is not known, and nothing is to be measured or the time for that is used up, latencies stay as they
+    are.
 
     Args:
         cost: the cost model, which is changed in place.
         engine: the engine that it is for; None for PyTorch.
+        measures: whether the factor is measured if it is not known.
     """
 
     def measured() -> tuple[float, float]:
         return _measured_in(engine, cost) if isinstance(engine, SessionEngine) else network_seconds(cost)
 
-    if cost.latencies.is_over and not cost.latencies.knows_network((IN_RUN, CALL_BY_CALL)):
+    can_measure = measures and not cost.latencies.is_over
+    if not can_measure and not cost.latencies.knows_network((IN_RUN, CALL_BY_CALL)):
         return
     try:
         found = cost.latencies.of_network((IN_RUN, CALL_BY_CALL), measured)

@@ -85,7 +85,7 @@ class Searches:
         cost.latencies.limit_s = options.effective_effort.measure_s
         with phases.phase("measure", what if engine.prices == KERNEL_PRICES else f"{what}, in {engine.name}"):
             cost.warm(graph)
-            scale_to_runs(cost, engine)
+            scale_to_runs(cost, engine, measures=options.effective_effort.calibrates)
         limits = options.limits()
         bodies = len(body_places(graph)) if engine.prices in PYTORCH_PRICES else 0
         each = replace(limits, seconds=limits.seconds * share / (1 + bodies))

@@ -92,7 +92,9 @@ class Searches:
         with phases.phase("search", "for faster graphs"):
             if self.trace is not None:
                 return follow(graph, self.trace, self.rules, cost, limits)
-            found = search(graph, self.rules, cost, options.search, each, progress=options.progress)
+            # Where as long a search has found a winner, it has refined the latencies that decide.
+            refines = share == 1
+            found = search(graph, self.rules, cost, options.search, each, progress=options.progress, refines=refines)
         if bodies:
             with phases.phase("bodies", "of control flow, as graphs of their own"):
                 found = BodySearch(self.rules, cost, options.search, each, options.seed).add_to(found)

@@ -119,12 +119,18 @@ class Clamped(nn.Module):
 (RULE,) = read_rules("rule a: float[..B] source relu(relu(a)) target relu(a)")
 
 
+refined = list[bool]()
+"""Whether each search was to refine latencies."""
+
+
 def _search(
     monkeypatch: pytest.MonkeyPatch, finds: Callable[[Candidate, list[tuple[Match, Graph]]], Candidate]
 ) -> None:
     """Every search finds what is made of the original, and of the steps to where once is left."""
+    refined.clear()
 
-    def search(graph: Graph, *_: Any, progress: bool) -> SearchResult:
+    def search(graph: Graph, *_: Any, progress: bool, refines: bool) -> SearchResult:
+        refined.append(refines)
         original, steps, now = Candidate(graph, graph, 1.0, 0), list[tuple[Match, Graph]](), graph
         while found := Matcher([RULE]).matches(now):
             now = apply(now, found[0]) or now
@@ -180,6 +186,8 @@ def test_a_search_is_shorter_where_as_long_a_one_has_found_a_winner(
     assert share(normal) == 1
     won = _clamped(cache=True)
     assert (share(normal), share(normal / 2), share(normal * 2)) == (KNOWN_SHARE, KNOWN_SHARE, 1)
+    _clamped(cache=True)
+    assert refined == [True, False], "the first has refined what decides"
     Winners(program, Options(time_limit=normal * 2, kernels=False), [RULE]).remember(won)
     _clamped(cache=True)
     assert share(normal * 2) == KNOWN_SHARE, "the longest search counts"

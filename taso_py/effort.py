@@ -24,23 +24,48 @@ class Effort:
     uncertain."""
     finalists: int
     """Number of a search's best graphs that are timed end to end."""
+    patience: int
+    """Number of graphs in a row without an improvement after which a search ends, or that of a region."""
     families: int
     """Number of families of engines that ``auto`` searches, the fastest on the unchanged graph first; engines with
     equal prices are a family."""
     compiles: bool
     """True if ``auto`` tries compilers, which take up to a minute for each graph."""
+    compiles_all: bool = False
+    """True if ``auto`` tries every form of a compiler; otherwise that around chosen kernels alone, if there is one."""
     compiles_ahead: bool = False
     """True if ``auto`` tries compiling ahead of time, which takes as long again."""
+    calibrates: bool = True
+    """True if a reference network is run once per machine and engine, so that predictions are those of whole runs; it
+    scales all latencies by one factor, and so changes no choice."""
     profile_s: float = 3.0
     """Seconds of timed runs for the profiles of original and result in ``report.html``."""
 
 
 NORMAL = "normal"
 EFFORTS: Mapping[str, Effort] = {
-    "quick": Effort(measure_s=6.0, search_s=4.0, race_s=3.0, finalists=1, families=1, compiles=False, profile_s=1.0),
-    NORMAL: Effort(measure_s=45.0, search_s=20.0, race_s=8.0, finalists=2, families=2, compiles=True),
+    "quick": Effort(
+        measure_s=6.0,
+        search_s=4.0,
+        race_s=3.0,
+        finalists=1,
+        patience=25,
+        families=1,
+        compiles=False,
+        calibrates=False,
+        profile_s=1.0,
+    ),
+    NORMAL: Effort(measure_s=45.0, search_s=20.0, race_s=8.0, finalists=2, patience=50, families=2, compiles=True),
     "thorough": Effort(
-        measure_s=math.inf, search_s=60.0, race_s=20.0, finalists=3, families=9, compiles=True, compiles_ahead=True
+        measure_s=math.inf,
+        search_s=60.0,
+        race_s=20.0,
+        finalists=3,
+        patience=100,
+        families=9,
+        compiles=True,
+        compiles_all=True,
+        compiles_ahead=True,
     ),
 }
 """The levels by name, from the shortest."""
@@ -60,5 +85,6 @@ def within(seconds: float) -> Effort:
         measure_s=MEASURING * seconds / families,
         search_s=SEARCHING * seconds / families,
         race_s=RACING * seconds,
+        compiles_all=False,
         compiles_ahead=False,
     )

@@ -194,6 +194,7 @@ class Options:
         return Limits(
             alpha=self.alpha,
             budget=self.budget,
+            patience=self.effective_effort.patience,
             seconds=self.effective_effort.search_s,
             growth=GROWTH_LIMIT,
             numerics=self.numerics,

@@ -48,15 +48,18 @@ TOKENS, WIDTH, HEADS = 64, 256, 4
 _log = logging.getLogger(__name__)
 
 
-def scale_to_runs(cost: CostModel) -> None:
+def scale_to_runs(cost: CostModel, *, measures: bool = True) -> None:
     """Scale a cost model of PyTorch's kernels so that its estimates are the times of runs of whole models.
 
-    If the time for measurements is used up, nothing is measured and the latencies stay as they are.
+    If the factor is not known, and nothing is to be measured or the time for that is used up, latencies stay as they
+    are.
 
     Args:
         cost: the cost model, which is changed in place.
+        measures: whether the factor is measured if it is not known.
     """
-    if cost.latencies.is_over and not cost.latencies.knows_network((IN_RUN, CALL_BY_CALL)):
+    can_measure = measures and not cost.latencies.is_over
+    if not can_measure and not cost.latencies.knows_network((IN_RUN, CALL_BY_CALL)):
         return
     try:
         found = cost.latencies.of_network((IN_RUN, CALL_BY_CALL), lambda: network_seconds(cost))

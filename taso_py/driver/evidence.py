@@ -30,7 +30,7 @@ def gather_evidence(
         seconds: seconds of timed runs for the two profiles together.
         progress: whether to show bars.
     """
-    options = ProfileOptions(seconds=seconds, progress=progress)
+    options = ProfileOptions(seconds=seconds, isolates=False, progress=progress)  # the page does not show these
     winner, trace = outcome.winner, outcome.winner.candidate.trace
     before, after = profile_modules(source, [(program, NO_PLAN), (winner.program, winner.plan)], options)
     steps = tuple(replay_steps(program.graph, trace))

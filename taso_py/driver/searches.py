@@ -91,7 +91,7 @@ class Searches:
         with phases.phase("measure", what if engine.prices == KERNEL_PRICES else f"{what}, in {engine.name}"):
             cost.warm(graph)
             if engine.prices in PYTORCH_PRICES:
-                scale_to_runs(cost)
+                scale_to_runs(cost, measures=options.effective_effort.calibrates)
             elif unchanged_s is not None:
                 scale_to_run(cost, graph, unchanged_s)
         limits = options.limits()
@@ -100,7 +100,9 @@ class Searches:
         with phases.phase("search", "for faster graphs"):
             if self.trace is not None:
                 return follow(graph, self.trace, self.rules, cost, limits)
-            found = search(graph, self.rules, cost, options.search, each, progress=options.progress)
+            # Where as long a search has found a winner, it has refined the latencies that decide.
+            refines = share == 1
+            found = search(graph, self.rules, cost, options.search, each, progress=options.progress, refines=refines)
         if bodies:
             with phases.phase("bodies", "of control flow, as graphs of their own"):
                 found = BodySearch(self.rules, cost, options.search, each, options.seed).add_to(found)

@@ -235,24 +235,24 @@ class Evaluation:
         self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race, doubt: float
     ) -> EvaluationOutcome | None:
         """Return the outcome with this finalist as the winner; None, with a note, if it is not acceptable."""
+        final = self._confirm(finalists[ORIGINAL], finalist, doubt)
+        total = final.ratio("winner")
+        rules, rules_race = EVEN, None
+        if finalist.candidate.applied and total.faster:
+            unchanged = next((f for f in finalists.values() if _is_unchanged_twin(f, finalist)), finalists[ORIGINAL])
+            rules_race = self._confirm(unchanged, finalist, doubt)
+            rules = rules_race.ratio("winner")
+        if not total.faster or not (rules.faster or rules is EVEN):
+            also = "" if rules_race is None else f", {_interval_text(rules)} over the unchanged graph"
+            said = f"{_interval_text(total)} over the original{also}"
+            self._note(f"{finalist.name}: not surely faster when timed afresh ({said})")
+            return None
+        # Last, since it takes longer and hardly ever refuses anything.
         with self.phases.phase("compare", "its outputs with the original's, in float64"):
             saved, comparison = self._compare(finalist)
         reason = comparison.reason if not comparison.passed else self._wrong_step(finalist.candidate)
         if reason is not None:
             self._note(f"refused {finalist.name}: {reason}")
-            return None
-        final = self._confirm(finalists[ORIGINAL], finalist, doubt)
-        total = final.ratio("winner")
-        rules, rules_race = EVEN, None
-        if finalist.candidate.applied:
-            unchanged = next((f for f in finalists.values() if _is_unchanged_twin(f, finalist)), finalists[ORIGINAL])
-            rules_race = self._confirm(unchanged, finalist, doubt)
-            rules = rules_race.ratio("winner")
-        if not total.faster or not (rules.faster or rules is EVEN):
-            self._note(
-                f"{finalist.name}: not surely faster when timed afresh ({_interval_text(total)} over the original, "
-                f"{_interval_text(rules)} over the unchanged graph)"
-            )
             return None
         return EvaluationOutcome(
             winner=finalist,

@@ -41,9 +41,13 @@ LOOKS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)
 PROSPECT = 0.25
 """Smallest lead that is timed for longer, relative to the lower half of its interval."""
 INDIFFERENCE = 0.005
-"""Gain that does not matter: a contestant that is surely not faster than the best by more is dropped."""
-SURE = 0.999
-"""Confidence for dropping a contestant; higher than for a report, since it is tested after every round."""
+"""Gain of rules that does not matter."""
+TIE = 0.01
+"""Lead over the best that is not looked for: a contestant that surely does not lead by more is dropped."""
+SURE = 0.99
+"""Confidence for dropping a contestant; higher than for a report, since it is tested after every round. On simulated
+machines (noise from 1 to 8 %, leads from 0.5 to 10 %) the winner is as near to the fastest as with 99.9 % and half of
+``TIE``, in two thirds of the time."""
 HOPELESS = 1.5
 HOPELESS_ROUNDS = 3
 """A contestant that takes ``HOPELESS`` times as long as the best in each of the first rounds is dropped."""
@@ -141,7 +145,7 @@ def race(
         seconds: time, warm-up included, after which no round begins, except for the first ``least`` ones.
         clock: the clock to use; by default that of the device.
         seed: seed of the order within the rounds.
-        until_clear: drop contestants that are surely not faster than the best by more than `INDIFFERENCE`, though
+        until_clear: drop contestants that are surely not faster than the best by more than `TIE`, though
             never the baseline, and end the race when only the best is left. Otherwise all run to the end.
         least: how many rounds there are however long they take, if that many are allowed.
         settle: called before every turn, to wait until the thread pools of other contestants are idle.
@@ -306,7 +310,7 @@ class _RunningRace:
 def _has_no_chance(times: Sequence[float], best: Sequence[float]) -> bool:
     ratio = _ratio(times, best, SURE)
     hopeless = ratio.rounds >= HOPELESS_ROUNDS and ratio.low >= HOPELESS
-    return hopeless or (ratio.coverage >= SURE and ratio.low > 1 - INDIFFERENCE)
+    return hopeless or (ratio.coverage >= SURE and ratio.low > 1 - TIE)
 
 
 def _ratio(dividends: Sequence[float], divisors: Sequence[float], confidence: float) -> Ratio:

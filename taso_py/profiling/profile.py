@@ -78,6 +78,8 @@ class ProfileOptions:
     seconds: float = 5.0
     """Seconds of runs with timing marks; the model as given is timed for a third of that."""
     seed: int = 0
+    isolates: bool = True
+    """True if operators are also measured alone; those whose latency is not known take a few hundredths of a second."""
     progress: bool = False
 
     def __post_init__(self) -> None:
@@ -255,7 +257,7 @@ class _ProfileBuilder:
             work = _work(nodes, layouts) if nodes else _copy_work(part.laid)
             ceiling = roofline.ceiling(work, self._dtype(part), len(part.calls), convolves=has_convolution(nodes))
             origin = origin_of(self.program, nodes)
-            alone_s = self._isolated(nodes, cost) if nodes else math.nan
+            alone_s = self._isolated(nodes, cost) if nodes and self.options.isolates else math.nan
             yield ProfiledRegion(
                 kind=self._name(part),
                 operators=tuple(node.op.text for node in nodes),

@@ -57,7 +57,14 @@ class Refinable(Cost, Protocol):
 
 
 def search(
-    graph: Graph, rules: Sequence[Substitution], cost: Refinable, strategy: str, limits: Limits, *, progress: bool
+    graph: Graph,
+    rules: Sequence[Substitution],
+    cost: Refinable,
+    strategy: str,
+    limits: Limits,
+    *,
+    progress: bool,
+    refines: bool = True,
 ) -> SearchResult:
     """Return the result of a strategy after the costs that decide have been refined.
 
@@ -70,10 +77,11 @@ def search(
             the budget is for each. The time for measuring costs comes on top, so that the result does not depend on
             how many of them were known.
         progress: true to show a progress bar.
+        refines: false to search once by the costs as they are, where an earlier search has refined them.
     """
     setup = _setup_key(strategy, rules, limits)
     limits = replace(limits, now=cost.now)
-    if cost.has_converged(graph, setup):
+    if not refines or cost.has_converged(graph, setup):
         return _searched(graph, rules, cost, strategy=strategy, limits=limits, progress=progress)
     start = cost.now()
     found = _searched(

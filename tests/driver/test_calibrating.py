@@ -12,6 +12,7 @@ import torch
 from taso_py.cost.model import CostModel
 from taso_py.driver import calibrating
 from taso_py.driver.calibrating import CALL_BY_CALL, IN_RUN, Network, scale_to_run, scale_to_runs
+from taso_py.effort import EFFORTS
 from taso_py.latency import latencies
 from taso_py.latency.clock import Latency, TimingError
 from taso_py.latency.database import LatencyDatabase
@@ -83,6 +84,28 @@ def test_past_the_time_to_measure_prices_stay_unless_all_is_known(monkeypatch: p
         _known(database, Environment.current(CPU), together=3.0, apart=2.0)
         scale_to_runs(cost)
         assert cost.scale == 1.5
+
+
+def test_what_is_not_to_be_measured_is_used_if_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = list[CostModel]()
+
+    def network_seconds(cost: CostModel) -> tuple[float, float]:
+        measured.append(cost)
+        return 3.0, 2.0
+
+    monkeypatch.setattr(calibrating, "network_seconds", network_seconds)
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database)
+        scale_to_runs(cost, measures=False)
+        assert (cost.scale, measured) == (1.0, [])
+        _known(database, Environment.current(CPU), together=4.0, apart=2.0)
+        scale_to_runs(cost, measures=False)
+        assert (cost.scale, measured) == (2.0, [])
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database)
+        scale_to_runs(cost)
+        assert (cost.scale, measured) == (1.5, [cost])
+    assert [effort.calibrates for effort in EFFORTS.values()] == [False, True, True]
 
 
 @pytest.mark.parametrize(("most_s", "passes"), [(1e9, latencies.PASSES), (0.0, 1)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,18 @@ from taso_py.backend.guard import ArgumentError
 from taso_py.driver.optimize import optimize
 from taso_py.engines.engine import Engine
 from taso_py.judging.evaluation import EngineSearch, Evaluation, EvaluationOutcome
+from taso_py.models.source import Source
+from taso_py.profiling import profile
 from tests.judging.test_evaluation import _clamped, _once, _search
+
+
+def test_a_page_takes_no_measurements_that_it_does_not_show(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(profile._ProfileBuilder, "_isolated", lambda *_: pytest.fail("measured alone"))
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), torch.ones(4, 8)
+    optimize(module, x, race_seconds=0.1, time_limit=1.0, cache=False, output=tmp_path)
+    assert (tmp_path / "report.html").exists()
+    with pytest.raises(pytest.fail.Exception, match="measured alone"):
+        profile.profile_source(Source("layer", module, (x,)), profile.ProfileOptions(seconds=0.05))
 
 
 @pytest.mark.parametrize("is_timed", [False, True])

@@ -124,6 +124,19 @@ def test_an_engine_that_was_asked_for_is_tried_at_any_effort() -> None:
     assert not any(engine.is_compiler for engine in engines)
 
 
+def test_a_compiler_is_tried_in_one_form_unless_the_effort_is_thorough() -> None:
+    def compilers(effort: str, **options: Any) -> list[str]:
+        engines, _ = engines_for(Options(runtime="auto", effort=effort, **options), CPU)
+        return [engine.name for engine in engines if engine.is_compiler and not engine.is_ahead_of_time]
+
+    forms = ["inductor", "inductor-freezing", "inductor-max-autotune", "inductor-kernels"]
+    assert compilers("thorough") == forms
+    assert compilers("normal") == forms[-1:]
+    assert compilers("normal", kernels=False) == forms[:-1], "none is around kernels if none are chosen"
+    asked, _ = engines_for(Options(runtime="inductor"), CPU)
+    assert [engine.name for engine in asked] == forms
+
+
 @pytest.mark.parametrize(("other_s", "is_tried"), [(0.5, False), (0.95, True), (2.0, True)])
 def test_a_compiler_is_tried_unless_products_alone_take_longer_than_another_engine(
     other_s: float, is_tried: bool
@@ -151,4 +164,6 @@ def test_seconds_that_are_given_are_shared_out(monkeypatch: pytest.MonkeyPatch) 
         assert effort.finalists == EFFORTS[level].finalists
         assert 0.5 * seconds < families * (effort.measure_s + effort.search_s) + effort.race_s < seconds
     assert Options(within=10.0).effective_effort == within(10.0)
+    assert [Options(effort=name).limits().patience for name in EFFORTS] == [25, 50, 100]
+    assert Options(within=10.0).limits().patience == 25
     assert Options(within=10.0, time_limit=1.0).limits().seconds == 1.0

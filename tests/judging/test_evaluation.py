@@ -119,12 +119,18 @@ class Clamped(nn.Module):
 (RULE,) = read_rules("rule a: float[..B] source relu(relu(a)) target relu(a)")
 
 
+refined = list[bool]()
+"""Whether each search was to refine latencies."""
+
+
 def _search(
     monkeypatch: pytest.MonkeyPatch, finds: Callable[[Candidate, list[tuple[Match, Graph]]], Candidate]
 ) -> None:
     """Every search finds what is made of the original, and of the steps to where once is left."""
+    refined.clear()
 
-    def search(graph: Graph, *_: Any, progress: bool) -> SearchResult:
+    def search(graph: Graph, *_: Any, progress: bool, refines: bool) -> SearchResult:
+        refined.append(refines)
         original, steps, now = Candidate(graph, graph, 1.0, 0), list[tuple[Match, Graph]](), graph
         while found := Matcher([RULE]).matches(now):
             now = apply(now, found[0]) or now
@@ -180,6 +186,8 @@ def test_a_search_is_shorter_where_as_long_a_one_has_found_a_winner(
     assert share(normal) == 1
     won = _clamped(cache=True)
     assert (share(normal), share(normal / 2), share(normal * 2)) == (KNOWN_SHARE, KNOWN_SHARE, 1)
+    _clamped(cache=True)
+    assert refined == [True, False], "the first has refined what decides"
     Winners(program, Options(time_limit=normal * 2, kernels=False), [RULE]).remember(won)
     _clamped(cache=True)
     assert share(normal * 2) == KNOWN_SHARE, "the longest search counts"
@@ -360,6 +368,32 @@ def test_each_finalist_is_confirmed_with_half_the_doubt_of_the_one_before(monkey
     _search(monkeypatch, _once)
     assert _clamped().keeps_original
     assert list(doubts) == pytest.approx([0.05, 0.025])
+
+
+@pytest.mark.parametrize("is_faster", [True, False])
+def test_what_is_not_confirmed_is_not_compared_but_what_comes_back_is(
+    is_faster: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = list[str]()
+    real = evaluation.Evaluation._compare
+
+    def comparing(self: evaluation.Evaluation, finalist: evaluation.Finalist) -> object:
+        compared.append(finalist.name)
+        return real(self, finalist)
+
+    def all_lead(contestants: Mapping[str, object], **_: object) -> Race:
+        return Race({name: (9.0 - place,) * 6 for place, name in enumerate(contestants)}, RaceStop.TIME)
+
+    def confirmed(*_: object, **__: object) -> Race:
+        return Race({"baseline": (2.0 if is_faster else 1.0,) * 10, "winner": (1.0,) * 10}, RaceStop.ROUNDS)
+
+    monkeypatch.setattr(evaluation.Evaluation, "_compare", comparing)
+    monkeypatch.setattr(evaluation, "race", all_lead)
+    monkeypatch.setattr(evaluation, "confirm", confirmed)
+    _search(monkeypatch, _once)
+    found = _clamped()
+    assert compared == (["11 rules applied, eager"] if is_faster else [evaluation.ORIGINAL])
+    assert found.keeps_original is not is_faster
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ def test_a_file_becomes_a_file_that_computes_the_same(
 ) -> None:
     """The search is made to apply one rule wherever it can, to a model so slow that this is surely faster."""
 
-    def search(graph: Graph, *_: Any, progress: bool) -> SearchResult:
+    def search(graph: Graph, *_: Any, progress: bool, refines: bool) -> SearchResult:
         original, steps, now = Candidate(graph, graph, 1.0, 0), list[tuple[Match, Graph]](), graph
         while rewrites and (found := Matcher([RULE]).matches(now)):
             now = apply(now, found[0]) or now

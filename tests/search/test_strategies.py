@@ -83,6 +83,13 @@ def test_what_only_seems_best_is_given_up() -> None:
     assert found.expansions > once.expansions
 
 
+def test_a_search_that_is_to_refine_nothing_goes_by_the_costs_as_they_are() -> None:
+    cost = Refined()
+    found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False, refines=False)
+    assert (operator(found), cost.asked, cost.settled) == ("tanh", [], {})
+    assert operator(search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)) == "sigmoid"
+
+
 @pytest.mark.parametrize("change", [{"budget": 1}, {"seconds": 30.0}, {"numerics": Numerics.EXACT}])
 def test_a_search_is_not_settled_for_another(change: dict[str, Any]) -> None:
     cost = Refined()

@@ -174,6 +174,19 @@ def _stack(call: AtenCall) -> Result:
     return apply(Concat(axis), *[apply(Reshape(tuple(shape)), x) for x in call.values("tensors")])
 
 
+def _roll(call: AtenCall) -> Result:
+    """Import a rotation: what moves over the end of an axis comes first."""
+    x, axes, shifts = call.value("self"), list(call["dims"]), list(call["shifts"])
+    call.require(len(axes) == len(shifts) and all(isinstance(shift, int) for shift in shifts))
+    for axis, shift in zip((negative(axis, x.type.rank) for axis in axes), shifts, strict=True):
+        size = x.type.dims[axis]
+        call.require(isinstance(size, int) and size > 0)
+        cut = -shift % size
+        if cut:
+            x = apply(Concat(axis), sliced(x, axis, cut, size), sliced(x, axis, 0, cut))
+    return x
+
+
 def _pad(widths: str, value: str) -> Callable[[AtenCall], Result]:
     def row(call: AtenCall) -> Result:
         x, flat = call.value("self"), list(call[widths])
@@ -254,6 +267,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.unbind.int": _unbind,
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
+    "aten.roll.default": _roll,
     "aten.pad.default": _pad("pad", "value"),
     "aten.constant_pad_nd.default": _pad("pad", "value"),
     "aten.clone.default": _clone,

@@ -7,8 +7,11 @@ has such windows only where it makes the result larger, which the importer detec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from taso_py.frontend.call import AtenCall, Result, apply, negative
+from taso_py.ir.node import Value
+from taso_py.ops.movement import Reshape
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
 
@@ -34,6 +37,26 @@ def _max_pool2d_with_indices(call: AtenCall) -> Result:
     return [apply(op, call.value("self")), None]
 
 
+def _as_image(row: Callable[[AtenCall], Result]) -> Callable[[AtenCall], Result]:
+    """Return the row of pooling along a line, which is that of an image of height one."""
+    of_rows = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_size": 1}
+
+    def pooling(call: AtenCall) -> Result:
+        x, arguments = call.value("self"), dict(call.arguments)
+        call.require(x.type.rank == 3)
+        for name, number in of_rows.items():
+            if arguments.get(name):
+                arguments[name] = [number, call.pair(name)[0]]
+        *lead, length = x.type.dims
+        arguments["self"] = apply(Reshape((*lead, 1, length)), x)
+        pooled = row(replace(call, arguments={"divisor_override": None, **arguments}))
+        call.require(isinstance(pooled, Value))
+        assert isinstance(pooled, Value)
+        return apply(Reshape(call.types[0].dims), pooled)
+
+    return pooling
+
+
 def _adaptive_avg_pool2d(call: AtenCall) -> Result:
     return apply(AdaptiveAvgPool2d(call.pair("output_size")), call.value("self"))
 
@@ -51,10 +74,19 @@ def _reduction(op_type: type[Sum] | type[Mean] | type[Max]) -> Callable[[AtenCal
     return row
 
 
+def _greatest(call: AtenCall) -> Result:
+    """Import the maximum along an axis where nothing reads its index."""
+    call.require(call.read <= {0})
+    return [apply(Max((call.axis("dim", call.value("self")),), bool(call["keepdim"])), call.value("self")), None]
+
+
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.avg_pool2d.default": _avg_pool2d,
     "aten.max_pool2d.default": _max_pool2d,
     "aten.max_pool2d_with_indices.default": _max_pool2d_with_indices,
+    "aten.avg_pool1d.default": _as_image(_avg_pool2d),
+    "aten.max_pool1d.default": _as_image(_max_pool2d),
+    "aten.adaptive_avg_pool1d.default": _as_image(_adaptive_avg_pool2d),
     "aten.adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "aten._adaptive_avg_pool2d.default": _adaptive_avg_pool2d,
     "aten.sum.default": _reduction(Sum),
@@ -62,5 +94,6 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.mean.default": _reduction(Mean),
     "aten.mean.dim": _reduction(Mean),
     "aten.amax.default": _reduction(Max),
+    "aten.max.dim": _greatest,
 }
 """One row per ATen overload."""

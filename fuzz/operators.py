@@ -182,6 +182,7 @@ def _pool(draft: Draft) -> str | None:
         "F.avg_pool2d({0}, {1}, {2}, {3})",
         "F.avg_pool2d({0}, {1}, {2}, {3}, count_include_pad=False)",
         "F.max_pool2d({0}, {1}, {2}, {3}, ceil_mode=True)",
+        "F.avg_pool2d({0}, {1}, {2}, {3}, ceil_mode=True)",
         "F.adaptive_avg_pool2d({0}, {1})",
         "F.max_pool2d({0}, {1}, {2}, {3}, return_indices=True)[0]",
         "F.interpolate({0}, scale_factor=2.0)",

@@ -341,14 +341,12 @@ def _conv2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 
 
 def _avg_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
-    return functional.avg_pool2d(
-        x[0], at(op.kernel), at(op.stride), at(op.padding), count_include_pad=op.count_include_pad
-    )
+    return functional.avg_pool2d(x[0], at(op.kernel), at(op.stride), at(op.padding), op.ceil, op.count_include_pad)
 
 
 def _max_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     return functional.max_pool2d(
-        x[0], at(op.kernel), stride=at(op.stride), padding=at(op.padding), dilation=at(op.dilation)
+        x[0], at(op.kernel), stride=at(op.stride), padding=at(op.padding), dilation=at(op.dilation), ceil_mode=op.ceil
     )
 
 

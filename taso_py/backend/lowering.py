@@ -133,12 +133,12 @@ def _conv2d(call: Caller, op: Conv2d, node: Node, operands: Sequence[Any]) -> An
 
 def _avg_pool2d(call: Caller, op: AvgPool2d, node: Node, operands: Sequence[Any]) -> Any:
     windows = (list(op.kernel), list(op.stride), list(op.padding))
-    return call(aten.avg_pool2d.default, operands[0], *windows, False, op.count_include_pad)
+    return call(aten.avg_pool2d.default, operands[0], *windows, op.ceil, op.count_include_pad)
 
 
 def _max_pool2d(call: Caller, op: MaxPool2d, node: Node, operands: Sequence[Any]) -> Any:
     windows = (list(op.kernel), list(op.stride), list(op.padding), list(op.dilation))
-    return call(aten.max_pool2d.default, operands[0], *windows)
+    return call(aten.max_pool2d.default, operands[0], *windows, op.ceil)
 
 
 def _adaptive_avg_pool2d(call: Caller, op: AdaptiveAvgPool2d, node: Node, operands: Sequence[Any]) -> Any:

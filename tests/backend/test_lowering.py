@@ -70,6 +70,10 @@ CASES = [
     " avg_pool2d(x){kernel=[3,2], stride=[2,1], padding=[1,1], count_include_pad=false} }",
     "graph(x: f64[1,2,7,6]) { return max_pool2d(x){kernel=[3,2], stride=[2,1], padding=[1,0], dilation=[1,2]},"
     " adaptive_avg_pool2d(x){size=[3,4]}, adaptive_avg_pool2d(x){size=[1,1]} }",
+    "graph(x: f64[1,2,8,7]) { return max_pool2d(x){kernel=[3,2], stride=[2,2], padding=[1,0], ceil=true},"
+    " max_pool2d(x){kernel=[2,2], stride=[3,3], dilation=[4,4], ceil=true},"
+    " avg_pool2d(x){kernel=[3,2], stride=[2,2], padding=[1,0], ceil=true},"
+    " avg_pool2d(x){kernel=[3,3], stride=[2,2], padding=[1,0], count_include_pad=false, ceil=true} }",
     "graph(x: f64[2,3,4], w: f64[3], b: f64[3], m: f64[3], v: f64[3]) {"
     " return batch_norm(x, w, b, m, exp(v)){eps=1e-5} }",
     "graph(x: f64[2,3,4], w: f64[3,4], b: f64[3,4]) { return layer_norm(x){axes=2, eps=1e-3},"

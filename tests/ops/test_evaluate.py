@@ -185,6 +185,12 @@ CASES = [
         [(2, 3, 6, 5)],
         lambda x: F.max_pool2d(x, (3, 2), (2, 1), (1, 1), (1, 2)),
     ),
+    Case(MaxPool2d((2, 3), (2, 2), ceil=True), [(2, 3, 5, 4)], lambda x: F.max_pool2d(x, (2, 3), 2, ceil_mode=True)),
+    Case(
+        AvgPool2d((3, 3), (2, 2), (1, 0), ceil=True),
+        [(2, 3, 6, 4)],
+        lambda x: F.avg_pool2d(x, 3, 2, (1, 0), ceil_mode=True),
+    ),
     Case(AdaptiveAvgPool2d((3, 2)), [(2, 3, 7, 5)], lambda x: F.adaptive_avg_pool2d(x, (3, 2))),
     Case(AdaptiveAvgPool2d((1, 1)), [(2, 3, 7, 5)], lambda x: F.adaptive_avg_pool2d(x, 1)),
     Case(

@@ -106,12 +106,15 @@ def pool(kind: type[AvgPool2d] | type[MaxPool2d]) -> Make:
         padding = (random.randint(0, kernel[0] // 2), random.randint(0, kernel[1] // 2))
         strides = pair(random, 1, 3)
         if kind is AvgPool2d:
-            return AvgPool2d(kernel, strides, padding, random.random() < 0.5), [image(random)]
+            ceil = all(k >= s + p for k, s, p in zip(kernel, strides, padding, strict=True))
+            return AvgPool2d(kernel, strides, padding, random.random() < 0.5, ceil=ceil), [image(random)]
         dilation = pair(random, 1, 2)
         # Images may be so small that windows lie in the padding altogether.
         least = [max(1, d * (k - 1) + 1 - 2 * p) for d, k, p in zip(dilation, kernel, padding, strict=True)]
         rows, columns = (random.randint(size, size + random.choice((0, 5))) for size in least)
-        return MaxPool2d(kernel, strides, padding, dilation), [(few(random), few(random), rows, columns)]
+        reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+        ceil = all(k >= s + p for k, s, p in zip(reach, strides, padding, strict=True))
+        return MaxPool2d(kernel, strides, padding, dilation, ceil=ceil), [(few(random), few(random), rows, columns)]
 
     return case
 

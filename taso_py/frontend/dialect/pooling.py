@@ -1,7 +1,7 @@
 """Import of pooling and reductions.
 
-Invariant: windows that extend beyond the padded operand, other divisors and returned indices stay opaque. ``ceil_mode``
-has such windows only where it makes the result larger, which the importer detects by comparing shapes.
+Invariant: other divisors and returned indices stay opaque, and so do windows that might lie beyond the padding, which
+PyTorch leaves out. ``ceil_mode`` is taken for what it is only where it makes the result larger.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from taso_py.frontend.call import AtenCall, Result, apply, negative
 from taso_py.ir.node import Value
+from taso_py.ir.size import Dim
 from taso_py.ops.movement import Reshape
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
@@ -23,18 +24,30 @@ def _stride(call: AtenCall) -> tuple[int, int]:
 def _avg_pool2d(call: AtenCall) -> Result:
     call.require(call["divisor_override"] is None)
     op = AvgPool2d(call.pair("kernel_size"), _stride(call), call.pair("padding"), bool(call["count_include_pad"]))
-    return apply(op, call.value("self"))
+    return _pooled(call, op)
 
 
-def _max_pool2d(call: AtenCall) -> Result:
+def _max_pool2d(call: AtenCall) -> Value:
     op = MaxPool2d(call.pair("kernel_size"), _stride(call), call.pair("padding"), call.pair("dilation"))
-    return apply(op, call.value("self"))
+    return _pooled(call, op)
+
+
+def _pooled(call: AtenCall, op: AvgPool2d | MaxPool2d) -> Value:
+    found = apply(op, call.value("self"))
+    if not call["ceil_mode"] or found.type.dims[-2:] == _counts(call):
+        return found
+    return apply(replace(op, ceil=True), call.value("self"))
+
+
+def _counts(call: AtenCall) -> tuple[Dim, Dim]:
+    """Return the numbers of windows along both axes of an image; a line has one row."""
+    *_, rows, columns = call.types[0].dims if call.types[0].rank == 4 else (1, *call.types[0].dims[-1:])
+    return rows, columns
 
 
 def _max_pool2d_with_indices(call: AtenCall) -> Result:
     call.require(call.read <= {0})
-    op = MaxPool2d(call.pair("kernel_size"), _stride(call), call.pair("padding"), call.pair("dilation"))
-    return [apply(op, call.value("self")), None]
+    return [_max_pool2d(call), None]
 
 
 def _as_image(row: Callable[[AtenCall], Result]) -> Callable[[AtenCall], Result]:

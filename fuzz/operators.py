@@ -188,6 +188,8 @@ def _pool(draft: Draft) -> str | None:
         "F.interpolate({0}, scale_factor=2.0)",
         "F.interpolate({0}, scale_factor=({1}.0, {2}.0))",
         "F.interpolate({0}, scale_factor=1.5)",
+        "F.interpolate({0}, scale_factor=2.0, mode='bilinear')",
+        "F.interpolate({0}, scale_factor={1}.0, mode='bilinear', align_corners=True)",
         "F.pixel_shuffle({0}, {1})",
     )
     return None if name is None else draft.choice(texts).format(name, kernel, stride, padding)
@@ -201,7 +203,8 @@ def _pyramid(draft: Draft) -> str | None:
     value = draft.tensor(name)
     batch, channels, rows, columns = value.shape
     factors = draft.integer(1, 3), draft.integer(1, 2)
-    enlarged = f"F.interpolate({name}, scale_factor=({factors[0]}.0, {factors[1]}.0))"
+    mode = draft.choice(("", ", mode='bilinear'", ", mode='bilinear', align_corners=True"))
+    enlarged = f"F.interpolate({name}, scale_factor=({factors[0]}.0, {factors[1]}.0){mode})"
     other = draft.weight((batch, draft.integer(1, 3), factors[0] * rows, factors[1] * columns), value.dtype)
     kernel = draft.choice((1, 1, 3))
     joined = channels + draft.tensor(other).shape[1]

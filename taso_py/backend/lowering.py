@@ -49,6 +49,7 @@ from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceN
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 
 aten = torch.ops.aten
@@ -243,6 +244,10 @@ def _upsample_nearest2d(call: Caller, op: UpsampleNearest2d, node: Node, operand
     return call(aten.reshape.default, copied, sizes(node.types[0]))
 
 
+def _upsample_bilinear2d(call: Caller, op: UpsampleBilinear2d, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.upsample_bilinear2d.default, operands[0], sizes(node.types[0])[-2:], op.align_corners)
+
+
 def is_upsampled_exactly(extents: Sequence[Dim], factors: Sequence[Dim]) -> bool:
     """Return whether PyTorch's kernel reads element ``i // factor`` for every ``i``, as the operator is defined.
 
@@ -391,6 +396,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     DiagonalMatrix: _diagonal_matrix,
     Expand: _expand,
     UpsampleNearest2d: _upsample_nearest2d,
+    UpsampleBilinear2d: _upsample_bilinear2d,
     Pad: _pad,
     Enlarge: _enlarge,
     Contiguous: _contiguous,

@@ -98,6 +98,8 @@ CASES = [
     " take(t, i){axis=-1}, take(u, i){axis=-2}, take(u, j){axis=-2}, take(u, j){axis=-1, wraps=1} }",
     "graph(x: f64[2,3,4,5]) { return upsample_nearest2d(x){factors=[2,3]}, upsample_nearest2d(x){factors=[1,16]},"
     " upsample_nearest2d(x){factors=[1,1]}, upsample_nearest2d(x){factors=[41,2]} }",
+    "graph(x: f64[2,3,4,5]) { return upsample_bilinear2d(x){factors=[2,3]}, upsample_bilinear2d(x){factors=[1,8]},"
+    " upsample_bilinear2d(x){factors=[3,1], align_corners=true}, upsample_bilinear2d(x){factors=[1,1]} }",
     "graph(x: f64[2,3,1,1]) { return upsample_nearest2d(x){factors=[41,7]} }",
     "graph(x: f64[2,3,2,1]) { return pad(x){widths=[[1,0],[0,2]], value=3.0}, pad(x){widths=[[0,1]]},"
     " enlarge(x){kernel=[4,5]} }",

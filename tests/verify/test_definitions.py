@@ -31,6 +31,7 @@ from taso_py.ops.movement import (
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 from taso_py.ops.table import DEFINED
 from verify.witness import compute
@@ -210,6 +211,10 @@ def upsample(random: Random) -> Case:
     return UpsampleNearest2d(pair(random, 1, 16)), [image(random)]
 
 
+def bilinear(random: Random) -> Case:
+    return UpsampleBilinear2d(pair(random, 1, 4), random.random() < 0.5), [(few(random), 2, *pair(random, 2, 5))]
+
+
 def pad(random: Random) -> Case:
     x = shape(random, 1)
     axes = random.randint(1, len(x))
@@ -273,6 +278,7 @@ CASES: dict[str, Make] = {
     "reshape": reshape,
     "expand": expand,
     "upsample_nearest2d": upsample,
+    "upsample_bilinear2d": bilinear,
     "diagonal": diagonal,
     "diagonal_matrix": diagonal_matrix,
     "pad": pad,

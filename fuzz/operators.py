@@ -27,7 +27,13 @@ UNARY = (
     *("0.5 * {0} * (1 + torch.erf({0} / math.sqrt(2)))", "torch.zeros_like({0}) + {0}", "F.hardtanh({0})"),
     *("{0}.clamp(min=0)", "{0}.clamp_max(0.5)", "({0}.abs() + 0.1).log()", "torch.log(1 + torch.exp({0}))"),
     *("torch.maximum({0}, 0.2 * {0})", "F.relu({0}) - 0.3 * F.relu(-{0})", "{0}.clamp(min=-1).clamp(max=1)"),
-    *("{0}.to(torch.float64)", "{0}.to(torch.bfloat16).to({0}.dtype)", "{0}.half().float()", "{0} - {0}"),
+    *(
+        "{0}.to(torch.float64)",
+        "torch.addcdiv({0}, {0}, {0}.abs() + 0.5)",
+        "{0}.to(torch.bfloat16).to({0}.dtype)",
+        "{0}.half().float()",
+        "{0} - {0}",
+    ),
     *("torch.where({0} > 0, {0}, 0.0)", "torch.where({0} <= 0, torch.zeros_like({0}), {0})"),
     *("torch.where({0} < 0, 0.1 * {0}, {0})", "torch.where({0} >= 0, {0}, -{0})", "{0}.masked_fill({0} < 0, 0)"),
     *("torch.where({0} > 1, 1.0, torch.where({0} < -1, -1.0, {0}))", "torch.where({0} > 0, {0}, {0}.exp() - 1)"),
@@ -176,11 +182,14 @@ def _pool(draft: Draft) -> str | None:
         "F.avg_pool2d({0}, {1}, {2}, {3})",
         "F.avg_pool2d({0}, {1}, {2}, {3}, count_include_pad=False)",
         "F.max_pool2d({0}, {1}, {2}, {3}, ceil_mode=True)",
+        "F.avg_pool2d({0}, {1}, {2}, {3}, ceil_mode=True)",
         "F.adaptive_avg_pool2d({0}, {1})",
         "F.max_pool2d({0}, {1}, {2}, {3}, return_indices=True)[0]",
         "F.interpolate({0}, scale_factor=2.0)",
         "F.interpolate({0}, scale_factor=({1}.0, {2}.0))",
         "F.interpolate({0}, scale_factor=1.5)",
+        "F.interpolate({0}, scale_factor=2.0, mode='bilinear')",
+        "F.interpolate({0}, scale_factor={1}.0, mode='bilinear', align_corners=True)",
         "F.pixel_shuffle({0}, {1})",
     )
     return None if name is None else draft.choice(texts).format(name, kernel, stride, padding)
@@ -194,7 +203,8 @@ def _pyramid(draft: Draft) -> str | None:
     value = draft.tensor(name)
     batch, channels, rows, columns = value.shape
     factors = draft.integer(1, 3), draft.integer(1, 2)
-    enlarged = f"F.interpolate({name}, scale_factor=({factors[0]}.0, {factors[1]}.0))"
+    mode = draft.choice(("", ", mode='bilinear'", ", mode='bilinear', align_corners=True"))
+    enlarged = f"F.interpolate({name}, scale_factor=({factors[0]}.0, {factors[1]}.0){mode})"
     other = draft.weight((batch, draft.integer(1, 3), factors[0] * rows, factors[1] * columns), value.dtype)
     kernel = draft.choice((1, 1, 3))
     joined = channels + draft.tensor(other).shape[1]

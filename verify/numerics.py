@@ -153,8 +153,8 @@ def _windows(graph: Graph) -> Iterator[tuple[object, ...]]:
     for node in graph.nodes:
         if isinstance(node.op, Conv2d) and node.op.padding != (0, 0):
             yield (*node.inputs[1].type.shape[-2:], *node.op.padding)
-        elif isinstance(node.op, AvgPool2d) and node.op.padding != (0, 0):
-            yield (*node.op.kernel, *node.op.padding)
+        elif isinstance(node.op, AvgPool2d) and (node.op.padding != (0, 0) or node.op.ceil):
+            yield (*node.op.kernel, *node.op.padding, node.op.ceil)
 
 
 def _variables(graph: Graph) -> set[Node]:

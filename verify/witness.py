@@ -326,6 +326,11 @@ def _pad(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     return functional.pad(x[0], [width for pair in reversed(at(op.widths)) for width in pair], value=op.value)
 
 
+def _upsample_bilinear2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    factors = [*map(float, at(op.factors))]
+    return functional.interpolate(x[0], scale_factor=factors, mode="bilinear", align_corners=op.align_corners)
+
+
 def _enlarge(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     rows, columns = (k - s for k, s in zip(at(op.kernel), x[0].shape[-2:], strict=True))
     if rows < 0 or columns < 0 or rows % 2 or columns % 2:
@@ -341,14 +346,12 @@ def _conv2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 
 
 def _avg_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
-    return functional.avg_pool2d(
-        x[0], at(op.kernel), at(op.stride), at(op.padding), count_include_pad=op.count_include_pad
-    )
+    return functional.avg_pool2d(x[0], at(op.kernel), at(op.stride), at(op.padding), op.ceil, op.count_include_pad)
 
 
 def _max_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     return functional.max_pool2d(
-        x[0], at(op.kernel), stride=at(op.stride), padding=at(op.padding), dilation=at(op.dilation)
+        x[0], at(op.kernel), stride=at(op.stride), padding=at(op.padding), dilation=at(op.dilation), ceil_mode=op.ceil
     )
 
 
@@ -447,6 +450,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "diagonal_matrix": lambda _op, x, _at: torch.diag_embed(x[0]),
     "expand": lambda op, x, at: x[0].expand(at(op.shape)),
     "upsample_nearest2d": lambda op, x, at: functional.interpolate(x[0], scale_factor=[*map(float, at(op.factors))]),
+    "upsample_bilinear2d": _upsample_bilinear2d,
     "pad": _pad,
     "enlarge": _enlarge,
     "contiguous": lambda _op, x, _at: x[0].contiguous(),

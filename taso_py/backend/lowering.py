@@ -49,6 +49,7 @@ from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceN
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 
 aten = torch.ops.aten
@@ -133,12 +134,12 @@ def _conv2d(call: Caller, op: Conv2d, node: Node, operands: Sequence[Any]) -> An
 
 def _avg_pool2d(call: Caller, op: AvgPool2d, node: Node, operands: Sequence[Any]) -> Any:
     windows = (list(op.kernel), list(op.stride), list(op.padding))
-    return call(aten.avg_pool2d.default, operands[0], *windows, False, op.count_include_pad)
+    return call(aten.avg_pool2d.default, operands[0], *windows, op.ceil, op.count_include_pad)
 
 
 def _max_pool2d(call: Caller, op: MaxPool2d, node: Node, operands: Sequence[Any]) -> Any:
     windows = (list(op.kernel), list(op.stride), list(op.padding), list(op.dilation))
-    return call(aten.max_pool2d.default, operands[0], *windows)
+    return call(aten.max_pool2d.default, operands[0], *windows, op.ceil)
 
 
 def _adaptive_avg_pool2d(call: Caller, op: AdaptiveAvgPool2d, node: Node, operands: Sequence[Any]) -> Any:
@@ -241,6 +242,10 @@ def _upsample_nearest2d(call: Caller, op: UpsampleNearest2d, node: Node, operand
     apart = call(aten.reshape.default, operands[0], [*lead, rows, 1, columns, 1])
     copied = call(aten.expand.default, apart, [*lead, rows, op.factors[0], columns, op.factors[1]])
     return call(aten.reshape.default, copied, sizes(node.types[0]))
+
+
+def _upsample_bilinear2d(call: Caller, op: UpsampleBilinear2d, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.upsample_bilinear2d.default, operands[0], sizes(node.types[0])[-2:], op.align_corners)
 
 
 def is_upsampled_exactly(extents: Sequence[Dim], factors: Sequence[Dim]) -> bool:
@@ -391,6 +396,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     DiagonalMatrix: _diagonal_matrix,
     Expand: _expand,
     UpsampleNearest2d: _upsample_nearest2d,
+    UpsampleBilinear2d: _upsample_bilinear2d,
     Pad: _pad,
     Enlarge: _enlarge,
     Contiguous: _contiguous,

@@ -163,15 +163,17 @@ def window_spans(
         yield plain_axis(x, axis) + 2 * p - d * (k - 1) - 1
 
 
-def window_count(extent: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: Dim) -> Dim:
+def window_count(extent: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: Dim, *, rounds_up: bool = False) -> Dim:
     """Return the number of window positions: ``floor((extent + 2*padding - dilation*(kernel-1) - 1) / stride) + 1``.
+
+    With ``rounds_up`` it is the ceiling of the quotient.
 
     Raises:
         ShapeError: none fits.
     """
     span = extent + 2 * padding - dilation * (kernel - 1) - 1
     require(not isinstance(span, int) or span >= 0, "the window is larger than the padded input")
-    return floordiv(span, stride) + 1
+    return floordiv(span + stride - 1 if rounds_up else span, stride) + 1
 
 
 def guard_padding(index: tuple[Dim, Dim], x: TensorType, padding: Sequence[Dim]) -> tuple[Condition, ...]:

@@ -1,13 +1,14 @@
 """Pooling over two-dimensional windows.
 
 Invariant: a window that reaches into the padding averages over zeros or ignores it (``count_include_pad``), and
-maximises over what is inside only.
+maximises over what is inside only. Where the number of windows is rounded up (``ceil``), the last one may reach beyond
+the padding, and averages over what is inside of that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from taso_py.ir.size import Dim, floordiv
 from taso_py.ir.traits import Rounding
@@ -29,6 +30,7 @@ class _Pool(_OnImages):
     kernel: tuple[Dim, Dim]
     stride: tuple[Dim, Dim]
     padding: tuple[Dim, Dim] = (0, 0)
+    ceil: bool = field(default=False, kw_only=True)
 
     @property
     def _dilation(self) -> tuple[Dim, Dim]:
@@ -39,8 +41,11 @@ class _Pool(_OnImages):
         require(dtype.is_floating and inputs[0].rank == 4, f"{self.name} needs floats of rank 4, not {inputs[0]}")
         lead = (plain_axis(inputs[0], -4), plain_axis(inputs[0], -3))
         windows = zip((-2, -1), self.kernel, self.stride, self.padding, self._dilation, strict=True)
+        for room in self._room():
+            require(not isinstance(room, int) or room >= 0, f"{self.name}: a window may lie beyond the padding")
         spatial = [
-            window_count(plain_axis(inputs[0], axis), k, s, padding=p, dilation=d) for axis, k, s, p, d in windows
+            window_count(plain_axis(inputs[0], axis), k, s, padding=p, dilation=d, rounds_up=self.ceil)
+            for axis, k, s, p, d in windows
         ]
         return (TensorType(dtype, (*lead, *spatial)),)
 
@@ -52,6 +57,13 @@ class _Pool(_OnImages):
         yield from window_spans(inputs[0], self.kernel, self.padding, self._dilation)
         # PyTorch's own limit (torch.nn.MaxPool2d): padding is at most half of the kernel, whatever the dilation.
         yield from (k - 2 * p for k, p in zip(self.kernel, self.padding, strict=True))
+        yield from self._room()
+
+    def _room(self) -> Iterator[Dim]:
+        """Yield what must not be negative so that even the last of the windows begins before the padding at the end."""
+        if self.ceil:
+            windows = zip(self.kernel, self.stride, self.padding, self._dilation, strict=True)
+            yield from (d * (k - 1) + 1 - s - p for k, s, p, d in windows)
 
     def _at(self, out: Index, u: Dim, v: Dim) -> tuple[Dim, Dim]:
         row, column = (
@@ -61,7 +73,7 @@ class _Pool(_OnImages):
         return row, column
 
     def _inside(self, x: TensorType, out: Index, u: Dim, v: Dim) -> tuple[Condition, ...]:
-        return guard_padding(self._at(out, u, v), x, self.padding)
+        return guard_padding(self._at(out, u, v), x, (1, 1) if self.ceil else self.padding)
 
 
 @dataclass(frozen=True)
@@ -79,9 +91,16 @@ class AvgPool2d(_Pool):
             return self._inside(x.type, out, u, v)
 
         window = total(self.kernel, lambda u, v: x(*out[:2], *self._at(out, u, v)), inside)
-        if self.count_include_pad or all(pad == 0 for pad in self.padding):
+        is_padded = any(pad != 0 for pad in self.padding)
+        if not self.ceil and (self.count_include_pad or not is_padded):
             return window * reciprocal(SizeOf(self.kernel[0] * self.kernel[1]))
-        return window * reciprocal(total(self.kernel, lambda _u, _v: number(1), inside))
+
+        def before_end(u: Dim, v: Dim) -> tuple[Condition, ...]:
+            places = zip((-2, -1), self._at(out, u, v), self.padding, strict=True)
+            return tuple(Condition(plain_axis(x.type, axis) + pad - 1 - place) for axis, place, pad in places)
+
+        counted = before_end if is_padded and self.count_include_pad else inside
+        return window * reciprocal(total(self.kernel, lambda _u, _v: number(1), counted))
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,7 @@ from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceN
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 
 DEFINED: dict[str, type[TensorOperator]] = {
@@ -83,7 +84,7 @@ DEFINED: dict[str, type[TensorOperator]] = {
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
         *(BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax, Attention),
         *(Concat, Slice, Diagonal, DiagonalMatrix, Permute, Reshape, Expand, UpsampleNearest2d),
-        *(Pad, Enlarge, Contiguous),
+        *(Pad, Enlarge, Contiguous, UpsampleBilinear2d),
         *(Sum, Mean, Max),
         Take,
     )

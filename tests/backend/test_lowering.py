@@ -70,6 +70,10 @@ CASES = [
     " avg_pool2d(x){kernel=[3,2], stride=[2,1], padding=[1,1], count_include_pad=false} }",
     "graph(x: f64[1,2,7,6]) { return max_pool2d(x){kernel=[3,2], stride=[2,1], padding=[1,0], dilation=[1,2]},"
     " adaptive_avg_pool2d(x){size=[3,4]}, adaptive_avg_pool2d(x){size=[1,1]} }",
+    "graph(x: f64[1,2,8,7]) { return max_pool2d(x){kernel=[3,2], stride=[2,2], padding=[1,0], ceil=true},"
+    " max_pool2d(x){kernel=[2,2], stride=[3,3], dilation=[4,4], ceil=true},"
+    " avg_pool2d(x){kernel=[3,2], stride=[2,2], padding=[1,0], ceil=true},"
+    " avg_pool2d(x){kernel=[3,3], stride=[2,2], padding=[1,0], count_include_pad=false, ceil=true} }",
     "graph(x: f64[2,3,4], w: f64[3], b: f64[3], m: f64[3], v: f64[3]) {"
     " return batch_norm(x, w, b, m, exp(v)){eps=1e-5} }",
     "graph(x: f64[2,3,4], w: f64[3,4], b: f64[3,4]) { return layer_norm(x){axes=2, eps=1e-3},"
@@ -94,6 +98,8 @@ CASES = [
     " take(t, i){axis=-1}, take(u, i){axis=-2}, take(u, j){axis=-2}, take(u, j){axis=-1, wraps=1} }",
     "graph(x: f64[2,3,4,5]) { return upsample_nearest2d(x){factors=[2,3]}, upsample_nearest2d(x){factors=[1,16]},"
     " upsample_nearest2d(x){factors=[1,1]}, upsample_nearest2d(x){factors=[41,2]} }",
+    "graph(x: f64[2,3,4,5]) { return upsample_bilinear2d(x){factors=[2,3]}, upsample_bilinear2d(x){factors=[1,8]},"
+    " upsample_bilinear2d(x){factors=[3,1], align_corners=true}, upsample_bilinear2d(x){factors=[1,1]} }",
     "graph(x: f64[2,3,1,1]) { return upsample_nearest2d(x){factors=[41,7]} }",
     "graph(x: f64[2,3,2,1]) { return pad(x){widths=[[1,0],[0,2]], value=3.0}, pad(x){widths=[[0,1]]},"
     " enlarge(x){kernel=[4,5]} }",

@@ -174,6 +174,7 @@ AS_IT_IS = {
     "avg_pool2d": (IMAGE, [1, 1]),
     "adaptive_avg_pool2d": (IMAGE, [4, 4]),
     "upsample_nearest2d": (IMAGE, [4, 4]),
+    "upsample_bilinear2d": (IMAGE, [4, 4], False),
     "scaled_dot_product_attention": (IMAGE, IMAGE, IMAGE),
 }
 """Calls whose results could be operands as they are, or parts of them."""

@@ -57,6 +57,47 @@ def test_sizes_may_stay_open() -> None:
         assert torch.equal(built(x), model(x))
 
 
+INTERPOLATED: dict[str, Callable[[Tensor], Tensor]] = {
+    "twice": lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"),
+    "eight times": lambda x: F.interpolate(x, scale_factor=8, mode="bilinear"),
+    "to a size": lambda x: F.interpolate(x, (21, 30), mode="bilinear"),
+    "between corners": lambda x: F.interpolate(x, (35, 12), mode="bilinear", align_corners=True),
+    "between corners by a factor": lambda x: F.interpolate(x, scale_factor=3, mode="bilinear", align_corners=True),
+    "along one axis": lambda x: F.interpolate(x, scale_factor=(1.0, 7.0), mode="bilinear"),
+    "by factors computed anew": lambda x: F.interpolate(
+        x, scale_factor=2, mode="bilinear", recompute_scale_factor=True
+    ),
+    "channels last": lambda x: F.interpolate(
+        x.to(memory_format=torch.channels_last) + 1, scale_factor=2, mode="bilinear"
+    ),
+    "in half precision": lambda x: F.interpolate(x.half(), scale_factor=5, mode="bilinear"),
+}
+NOT_BY_WHOLE_FACTORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "by a fraction": lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear"),
+    "to a size that is no multiple": lambda x: F.interpolate(x, (14, 17), mode="bilinear"),
+    "to a smaller size": lambda x: F.interpolate(x, (7, 3), mode="bilinear", align_corners=True),
+    "by a fraction that gives a multiple": lambda x: F.interpolate(x, scale_factor=(2.0, 2.1), mode="bilinear"),
+    "between the corners of one pixel": lambda x: F.interpolate(
+        x[:, :, :1], scale_factor=(1.0, 2.0), mode="bilinear", align_corners=True
+    ),
+    "with antialiasing": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear", antialias=True),
+}
+
+
+@pytest.mark.parametrize("name", INTERPOLATED)
+def test_interpolating_by_whole_factors_is_an_operator(name: str) -> None:
+    program = round_trip(Model(lambda s, x: INTERPOLATED[name](x)), IMAGE)
+    assert set(opaque_targets(program)) <= {"clone", "_to_copy"}
+    assert operator_names(program).count("upsample_bilinear2d") == 1
+
+
+@pytest.mark.parametrize("name", NOT_BY_WHOLE_FACTORS)
+def test_other_interpolation_is_opaque(name: str) -> None:
+    program = round_trip(Model(lambda s, x: NOT_BY_WHOLE_FACTORS[name](x)), IMAGE)
+    assert opaque_targets(program)[-1].startswith(("upsample_bilinear2d", "_upsample_bilinear2d_aa"))
+    assert "upsample_bilinear2d" not in operator_names(program)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_resizing_is_opaque(name: str) -> None:
     program = round_trip(Model(lambda s, x: OTHERS[name](x)), IMAGE)

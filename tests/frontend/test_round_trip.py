@@ -206,6 +206,8 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             F.max_pool2d(x, 2, 1, 1, 2),
             F.max_pool2d(x, 3, 2, ceil_mode=True),
             F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+            F.max_pool2d(x, 2, ceil_mode=True),
+            F.avg_pool2d(x, (3, 4), 2, (1, 0), ceil_mode=True),
             F.avg_pool2d(x, (3, 2), 2, 1, count_include_pad=False),
             F.adaptive_avg_pool2d(x, (3, 2)),
             F.adaptive_avg_pool2d(x, 1),
@@ -298,7 +300,7 @@ CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
     ),
     "powers": (lambda s, x: (x**1.5, x**-1.5), (SPECIAL,), ["pow", "pow"]),
     "windows over the edge": (
-        lambda s, x: (F.max_pool2d(x, 2, ceil_mode=True), F.avg_pool2d(x, 2, divisor_override=3)),
+        lambda s, x: (F.max_pool2d(x, 2, 3, ceil_mode=True), F.avg_pool2d(x, 2, divisor_override=3)),
         (IMAGE,),
         ["max_pool2d", "avg_pool2d"],
     ),

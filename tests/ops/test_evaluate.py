@@ -73,6 +73,7 @@ from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceN
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 from taso_py.ops.table import DEFINED, parse_graph
 
@@ -117,6 +118,11 @@ def _enlarged(w: torch.Tensor) -> torch.Tensor:
 
 
 MASK = np.array([[True, False, True, True], [True, True, False, True], [False, True, True, True]])
+
+
+def _between(x: torch.Tensor, align_corners: bool) -> torch.Tensor:
+    return F.interpolate(x, scale_factor=(2.0, 3.0), mode="bilinear", align_corners=align_corners)
+
 
 CASES = [
     Case(Add(), [(2, 3), (3,)], torch.add),
@@ -185,6 +191,12 @@ CASES = [
         [(2, 3, 6, 5)],
         lambda x: F.max_pool2d(x, (3, 2), (2, 1), (1, 1), (1, 2)),
     ),
+    Case(MaxPool2d((2, 3), (2, 2), ceil=True), [(2, 3, 5, 4)], lambda x: F.max_pool2d(x, (2, 3), 2, ceil_mode=True)),
+    Case(
+        AvgPool2d((3, 3), (2, 2), (1, 0), ceil=True),
+        [(2, 3, 6, 4)],
+        lambda x: F.avg_pool2d(x, 3, 2, (1, 0), ceil_mode=True),
+    ),
     Case(AdaptiveAvgPool2d((3, 2)), [(2, 3, 7, 5)], lambda x: F.adaptive_avg_pool2d(x, (3, 2))),
     Case(AdaptiveAvgPool2d((1, 1)), [(2, 3, 7, 5)], lambda x: F.adaptive_avg_pool2d(x, 1)),
     Case(
@@ -216,6 +228,8 @@ CASES = [
     Case(Reshape((2, 6, 2, 5)), [(4, 3, 10)], lambda x: x.reshape(2, 6, 2, 5)),
     Case(Expand((3, 2, 4)), [(2, 1)], lambda x: x.expand(3, 2, 4)),
     Case(UpsampleNearest2d((2, 3)), [(2, 3, 4, 5)], lambda x: F.interpolate(x, scale_factor=(2.0, 3.0))),
+    Case(UpsampleBilinear2d((2, 3)), [(2, 3, 4, 2)], lambda x: _between(x, False)),
+    Case(UpsampleBilinear2d((2, 3), align_corners=True), [(2, 3, 4, 2)], lambda x: _between(x, True)),
     Case(Pad(((1, 0), (2, 3))), [(2, 3, 4)], lambda x: F.pad(x, (2, 3, 1, 0))),
     Case(Pad(((1, 2),), 1.5), [(2, 3)], lambda x: F.pad(x, (1, 2), value=1.5)),
     Case(Enlarge((5, 3)), [(2, 3, 1, 1)], _enlarged),

@@ -31,6 +31,7 @@ from taso_py.ops.movement import (
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 from taso_py.ops.table import DEFINED
 from verify.witness import compute
@@ -106,12 +107,15 @@ def pool(kind: type[AvgPool2d] | type[MaxPool2d]) -> Make:
         padding = (random.randint(0, kernel[0] // 2), random.randint(0, kernel[1] // 2))
         strides = pair(random, 1, 3)
         if kind is AvgPool2d:
-            return AvgPool2d(kernel, strides, padding, random.random() < 0.5), [image(random)]
+            ceil = all(k >= s + p for k, s, p in zip(kernel, strides, padding, strict=True))
+            return AvgPool2d(kernel, strides, padding, random.random() < 0.5, ceil=ceil), [image(random)]
         dilation = pair(random, 1, 2)
         # Images may be so small that windows lie in the padding altogether.
         least = [max(1, d * (k - 1) + 1 - 2 * p) for d, k, p in zip(dilation, kernel, padding, strict=True)]
         rows, columns = (random.randint(size, size + random.choice((0, 5))) for size in least)
-        return MaxPool2d(kernel, strides, padding, dilation), [(few(random), few(random), rows, columns)]
+        reach = [d * (k - 1) + 1 for d, k in zip(dilation, kernel, strict=True)]
+        ceil = all(k >= s + p for k, s, p in zip(reach, strides, padding, strict=True))
+        return MaxPool2d(kernel, strides, padding, dilation, ceil=ceil), [(few(random), few(random), rows, columns)]
 
     return case
 
@@ -207,6 +211,10 @@ def upsample(random: Random) -> Case:
     return UpsampleNearest2d(pair(random, 1, 16)), [image(random)]
 
 
+def bilinear(random: Random) -> Case:
+    return UpsampleBilinear2d(pair(random, 1, 4), random.random() < 0.5), [(few(random), 2, *pair(random, 2, 5))]
+
+
 def pad(random: Random) -> Case:
     x = shape(random, 1)
     axes = random.randint(1, len(x))
@@ -270,6 +278,7 @@ CASES: dict[str, Make] = {
     "reshape": reshape,
     "expand": expand,
     "upsample_nearest2d": upsample,
+    "upsample_bilinear2d": bilinear,
     "diagonal": diagonal,
     "diagonal_matrix": diagonal_matrix,
     "pad": pad,

@@ -1,4 +1,4 @@
-"""Rows of data movement."""
+"""Rows of data movement, and of enlarging by interpolation."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from taso_py.ops.movement import (
     Slice,
     UpsampleNearest2d,
 )
+from taso_py.ops.resizing import UpsampleBilinear2d
 
 
 def _concat(w: Writer, op: Concat, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -84,6 +85,12 @@ def _expand(w: Writer, op: Expand, node: Node, operands: Sequence[OnnxValue]) ->
 
 def _upsample_nearest2d(w: Writer, op: UpsampleNearest2d, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     return upsampled(w, operands[0], [float(as_number(factor)) for factor in op.factors])
+
+
+def _upsample_bilinear2d(w: Writer, op: UpsampleBilinear2d, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    places = "align_corners" if op.align_corners else "half_pixel"
+    scales = resize_scales(w, [float(as_number(factor)) for factor in op.factors])
+    return w.op("Resize", operands[0], None, scales, mode="linear", coordinate_transformation_mode=places)
 
 
 def upsampled(w: Writer, value: OnnxValue, factors: Sequence[float]) -> OnnxValue:
@@ -147,6 +154,7 @@ ROWS: Mapping[type[Operator], Row] = {
     DiagonalMatrix: _diagonal_matrix,
     Expand: _expand,
     UpsampleNearest2d: _upsample_nearest2d,
+    UpsampleBilinear2d: _upsample_bilinear2d,
     Pad: _pad,
     Enlarge: _enlarge,
     Contiguous: _contiguous,

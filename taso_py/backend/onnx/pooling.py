@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import torch
+
+from taso_py.backend.onnx.movement import padded
 from taso_py.backend.onnx.row import Row
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
+from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Operator
 from taso_py.ir.size import Dim
+from taso_py.ir.types import DType, TensorType
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
 
@@ -17,26 +24,84 @@ def _numbers(dims: Sequence[Dim]) -> list[int]:
     return [as_number(dim) for dim in dims]
 
 
+@dataclass(frozen=True)
+class Windows:
+    """The windows of pooling: one number per axis for each property, and the sizes before and after."""
+
+    kernel: Sequence[int]
+    stride: Sequence[int]
+    padding: Sequence[int]
+    dilation: Sequence[int]
+    extents: Sequence[Dim]
+    counts: Sequence[Dim]
+
+    def end_padding(self) -> Sequence[int]:
+        """Return the padding needed after the image, which exceeds what was asked for if the count is rounded up."""
+        if not all(isinstance(dim, int) for dim in (*self.extents, *self.counts)):
+            return self.padding
+        reach = [
+            (as_number(n) - 1) * s + d * (k - 1) + 1 - as_number(extent) - p
+            for n, s, d, k, p, extent in zip(
+                self.counts, self.stride, self.dilation, self.kernel, self.padding, self.extents, strict=True
+            )
+        ]
+        return [max(p, needed) for p, needed in zip(self.padding, reach, strict=True)]
+
+    def counted_share(self) -> torch.Tensor:
+        """Return, for each window, its size divided by the number of its elements in image and requested padding."""
+        share = torch.ones((), dtype=torch.float64, device="cpu")
+        parts = zip(self.extents, self.counts, self.kernel, self.stride, self.padding, strict=True)
+        for extent, count, k, s, p in parts:
+            starts = torch.arange(as_number(count), device="cpu") * s - p
+            ends = (starts + k).clamp(max=as_number(extent) + p)
+            share = share.unsqueeze(-1) * (k / (ends - starts).double())
+        return share
+
+
+def greatest(w: Writer, x: OnnxValue, type_: TensorType, windows: Windows) -> OnnxValue:
+    """Write the greatest element of each window of an image; ``type_`` is the result's."""
+    pads = [*windows.padding, *windows.end_padding()]
+    if any(pad >= k for pad, k in zip(pads, [*windows.kernel, *windows.kernel], strict=True)):
+        # With dilation, a window may reach farther than engines accept as padding.
+        padding = windows.padding, windows.end_padding()
+        x, pads = padded(w, x, type_, *padding, -math.inf), [0] * len(pads)
+    shape = {"kernel_shape": list(windows.kernel), "strides": list(windows.stride), "dilations": list(windows.dilation)}
+    return w.op("MaxPool", x, **shape, pads=pads)
+
+
+def pooled_mean(w: Writer, x: OnnxValue, windows: Windows, count_include_pad: int) -> OnnxValue:
+    """Write the mean of each window of an image, all of its padding counted, or none."""
+    pads = [*windows.padding, *windows.end_padding()]
+    shape = {"kernel_shape": list(windows.kernel), "strides": list(windows.stride)}
+    return w.op("AveragePool", x, **shape, pads=pads, count_include_pad=count_include_pad)
+
+
+def average(w: Writer, x: OnnxValue, dtype: DType, windows: Windows, *, includes: bool) -> OnnxValue:
+    """Write the mean of each window of an image; ``includes`` says whether the padding that was asked for counts."""
+    mean = pooled_mean(w, x, windows, int(includes))
+    if not includes or list(windows.end_padding()) == list(windows.padding):
+        return mean
+    # PyTorch counts the padding that was asked for, not what rounding up adds behind it.
+    share = windows.counted_share()
+    sizes = "x".join(map(str, (*windows.kernel, *windows.stride, *windows.padding, *share.shape)))
+    key = ("share", sizes, tuple(windows.extents), dtype)
+    return w.op("Mul", mean, w.tensor(key, f"share_{sizes}", lambda: share.to(TORCH_DTYPES[dtype])))
+
+
+def _windows(op: AvgPool2d | MaxPool2d, node: Node) -> Windows:
+    extents, counts = node.inputs[0].type.dims[-2:], node.types[0].dims[-2:]
+    if op.ceil:
+        extents, counts = _numbers(extents), _numbers(counts)
+    dilation = op.dilation if isinstance(op, MaxPool2d) else (1, 1)
+    return Windows(*map(_numbers, (op.kernel, op.stride, op.padding, dilation)), extents=extents, counts=counts)
+
+
 def _avg_pool2d(w: Writer, op: AvgPool2d, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
-    return w.op(
-        "AveragePool",
-        operands[0],
-        kernel_shape=_numbers(op.kernel),
-        strides=_numbers(op.stride),
-        pads=_numbers((*op.padding, *op.padding)),
-        count_include_pad=int(op.count_include_pad),
-    )
+    return average(w, operands[0], node.types[0].dtype, _windows(op, node), includes=op.count_include_pad)
 
 
 def _max_pool2d(w: Writer, op: MaxPool2d, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
-    return w.op(
-        "MaxPool",
-        operands[0],
-        kernel_shape=_numbers(op.kernel),
-        strides=_numbers(op.stride),
-        pads=_numbers((*op.padding, *op.padding)),
-        dilations=_numbers(op.dilation),
-    )
+    return greatest(w, operands[0], node.types[0], _windows(op, node))
 
 
 def _adaptive_avg_pool2d(w: Writer, op: AdaptiveAvgPool2d, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:

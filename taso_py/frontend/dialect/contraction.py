@@ -6,7 +6,8 @@ products with vectors stay opaque. A one-dimensional convolution becomes one of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
@@ -44,17 +45,19 @@ def _convolution(call: AtenCall) -> Result:
     return _conv2d(call)
 
 
+def _named_padding(call: AtenCall, dilation: Sequence[int]) -> list[int]:
+    """Return the padding that a name stands for; ``same`` only where it is symmetric: odd extents of the kernel."""
+    if call["padding"] == "valid":
+        return [0] * len(dilation)
+    extents = call.value("weight").type.sizes[-len(dilation) :]
+    reach = [d * (k - 1) for d, k in zip(dilation, extents, strict=True)]
+    call.require(all(extent % 2 == 0 for extent in reach))
+    return [extent // 2 for extent in reach]
+
+
 def _conv2d_named_padding(call: AtenCall) -> Result:
-    """Import padding ``same`` where it is symmetric: odd extents of the dilated kernel, stride 1."""
-    x, weight = call.value("input"), call.value("weight")
-    call.require(x.type.rank == 4)
-    dilation = call.pair("dilation")
-    padding = (0, 0)
-    if call["padding"] != "valid":
-        reach = [d * (k - 1) for d, k in zip(dilation, weight.type.sizes[-2:], strict=True)]
-        call.require(all(extent % 2 == 0 for extent in reach))
-        padding = (reach[0] // 2, reach[1] // 2)
-    return apply(Conv2d(call.pair("stride"), padding, dilation, call["groups"]), x, weight, *call.optional("bias"))
+    padding = _named_padding(call, call.pair("dilation"))
+    return _conv2d(replace(call, arguments={**call.arguments, "padding": padding}))
 
 
 def _conv1d(call: AtenCall) -> Result:
@@ -68,6 +71,11 @@ def _conv1d(call: AtenCall) -> Result:
     return apply(Reshape(call.types[0].dims), apply(op, image, kernel, *call.optional("bias")))
 
 
+def _conv1d_named_padding(call: AtenCall) -> Result:
+    padding = _named_padding(call, call.pair("dilation")[:1])
+    return _conv1d(replace(call, arguments={**call.arguments, "padding": padding}))
+
+
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.mm.default": _matmul("mat2"),
     "aten.bmm.default": _matmul("mat2"),
@@ -75,6 +83,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.linear.default": _linear,
     "aten.addmm.default": _addmm,
     "aten.conv1d.default": _conv1d,
+    "aten.conv1d.padding": _conv1d_named_padding,
     "aten.conv2d.default": _conv2d,
     "aten.conv2d.padding": _conv2d_named_padding,
     "aten.convolution.default": _convolution,

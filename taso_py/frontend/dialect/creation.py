@@ -15,6 +15,7 @@ from taso_py.backend.tensors import TORCH_DTYPES, encode
 from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Constant
+from taso_py.ir.types import TensorType
 from taso_py.ops.movement import DiagonalMatrix, Expand
 from taso_py.ops.opaque import Opaque
 
@@ -48,11 +49,16 @@ def _constant_fill(value: float | None = None) -> Callable[[AtenCall], Result]:
     return row
 
 
+def filled(number: float, type_: TensorType) -> Value:
+    """Return a floating-point value of a type whose elements are all one number that the type represents."""
+    return apply(Expand(type_.dims), apply(Constant(number, type_.dtype)))
+
+
 def _identity_matrix(call: AtenCall) -> Result:
     (type_,) = call.types
     rows, columns = type_.dims
     call.require(rows == columns and type_.dtype.is_floating and not call["pin_memory"])
-    return apply(DiagonalMatrix(), apply(Expand((rows,)), apply(Constant(1.0, type_.dtype))))
+    return apply(DiagonalMatrix(), filled(1.0, TensorType(type_.dtype, (rows,))))
 
 
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {

@@ -155,6 +155,14 @@ def _neg(call: AtenCall) -> Result:
     return apply(Mul(), x, apply(Constant(-1.0, x.type.dtype)))
 
 
+def _addcdiv(call: AtenCall) -> Result:
+    """Import the sum with a quotient, which PyTorch's kernels round like two operators in these two types."""
+    dtype = call.types[0].dtype
+    call.require(call["value"] == 1 and dtype in (DType.F32, DType.F64))
+    x, left, right = (promoted(call.value(name), dtype) for name in ("self", "tensor1", "tensor2"))
+    return apply(Add(), x, apply(Div(), left, right))
+
+
 def _reciprocal(call: AtenCall) -> Result:
     x = call.value("self")
     return apply(Div(), apply(Constant(1.0, x.type.dtype)), x)
@@ -249,6 +257,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.neg.default": _neg,
     "aten.reciprocal.default": _reciprocal,
     "aten.square.default": _square,
+    "aten.addcdiv.default": _addcdiv,
     "aten.pow.Tensor_Scalar": _pow,
     "aten._to_copy.default": _to_copy,
     "aten.type_as.default": _type_as,

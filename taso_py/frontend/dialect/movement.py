@@ -30,6 +30,7 @@ from taso_py.ops.movement import (
     Slice,
     UpsampleNearest2d,
 )
+from taso_py.ops.resizing import UpsampleBilinear2d
 
 
 def reshaped(x: Value, shape: Sequence[Dim]) -> Value:
@@ -174,6 +175,19 @@ def _stack(call: AtenCall) -> Result:
     return apply(Concat(axis), *[apply(Reshape(tuple(shape)), x) for x in call.values("tensors")])
 
 
+def _roll(call: AtenCall) -> Result:
+    """Import a rotation: what moves over the end of an axis comes first."""
+    x, axes, shifts = call.value("self"), list(call["dims"]), list(call["shifts"])
+    call.require(len(axes) == len(shifts) and all(isinstance(shift, int) for shift in shifts))
+    for axis, shift in zip((negative(axis, x.type.rank) for axis in axes), shifts, strict=True):
+        size = x.type.dims[axis]
+        call.require(isinstance(size, int) and size > 0)
+        cut = -shift % size
+        if cut:
+            x = apply(Concat(axis), sliced(x, axis, cut, size), sliced(x, axis, 0, cut))
+    return x
+
+
 def _pad(widths: str, value: str) -> Callable[[AtenCall], Result]:
     def row(call: AtenCall) -> Result:
         x, flat = call.value("self"), list(call[widths])
@@ -215,16 +229,28 @@ def _clone(call: AtenCall) -> Result:
     return apply(Contiguous(), x)
 
 
-def _upsample_nearest2d(call: AtenCall) -> Result:
-    """Import enlarging by whole factors; there the nearest element by either of PyTorch's two counts is the same."""
+def _enlarged(call: AtenCall) -> tuple[Value, tuple[int, int]]:
+    """Return what a call enlarges, and by which factors, which must be whole."""
     x = call.value("input" if "input" in call.arguments else "self")
     extents = x.type.dims[-2:]
     factors = [floordiv(after, before) for before, after in zip(extents, call.types[0].dims[-2:], strict=True)]
     scales = call["scale_factors"] if "scale_factors" in call.arguments else [call["scales_h"], call["scales_w"]]
     for factor, scale in zip(factors, scales or [None, None], strict=True):
         call.require(isinstance(factor, int) and scale in (None, factor))
-    call.require(is_upsampled_exactly(extents, factors))
-    return apply(UpsampleNearest2d((factors[0], factors[1])), x)
+    rows, columns = (factor if isinstance(factor, int) else 0 for factor in factors)
+    return x, (rows, columns)
+
+
+def _upsample_nearest2d(call: AtenCall) -> Result:
+    """Import enlarging by whole factors; there the nearest element by either of PyTorch's two counts is the same."""
+    x, factors = _enlarged(call)
+    call.require(is_upsampled_exactly(x.type.dims[-2:], factors))
+    return apply(UpsampleNearest2d(factors), x)
+
+
+def _upsample_bilinear2d(call: AtenCall) -> Result:
+    x, factors = _enlarged(call)
+    return apply(UpsampleBilinear2d(factors, bool(call["align_corners"])), x)
 
 
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
@@ -254,6 +280,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.unbind.int": _unbind,
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
+    "aten.roll.default": _roll,
     "aten.pad.default": _pad("pad", "value"),
     "aten.constant_pad_nd.default": _pad("pad", "value"),
     "aten.clone.default": _clone,
@@ -267,5 +294,6 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
         for name in ("upsample_nearest2d", "_upsample_nearest_exact2d")
         for form in ("default", "vec")
     },
+    **{f"aten.upsample_bilinear2d.{form}": _upsample_bilinear2d for form in ("default", "vec")},
 }
 """One row per ATen overload."""

@@ -11,16 +11,24 @@ import torch
 
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.frontend.call import AtenCall, Result, apply
+from taso_py.frontend.dialect.creation import filled
 from taso_py.ir.node import Value
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import Cast
+from taso_py.ops.movement import Contiguous
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 
 
 def _batch_norm(call: AtenCall) -> Value:
-    operands = [call.value(name) for name in ("input", "weight", "bias", "running_mean", "running_var")]
+    """Import normalization by stored statistics; an absent scale or shift is one that does nothing."""
     call.require(not call.arguments.get("training", False))
-    return apply(BatchNorm(float(call["eps"])), *operands)
+    x, mean, variance = (call.value(name) for name in ("input", "running_mean", "running_var"))
+    affine = [
+        # Where vectors are not dense, PyTorch's kernel rounds differently.
+        apply(Contiguous(), filled(number, mean.type)) if call[name] is None else call.value(name)
+        for name, number in (("weight", 1.0), ("bias", 0.0))
+    ]
+    return apply(BatchNorm(float(call["eps"])), x, *affine, mean, variance)
 
 
 def _first_of(row: Callable[[AtenCall], Value]) -> Callable[[AtenCall], Result]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 
-from taso_py.backend.onnx.movement import padded, resize_scales, upsampled
+from taso_py.backend.onnx.movement import resize_scales, upsampled
 from taso_py.backend.onnx.normalization import group_normalized, instance_normalized
-from taso_py.backend.onnx.pooling import adaptive_average
+from taso_py.backend.onnx.pooling import Windows, adaptive_average, average, greatest, pooled_mean
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
-from taso_py.backend.tensors import TORCH_DTYPES
 
 
 def _each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
@@ -24,55 +23,34 @@ def _each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
     return numbers * rank if len(numbers) == 1 else numbers
 
 
-class _Windows:
-    """The windows of a pooling call, with one number per axis for each property."""
-
-    def __init__(self, call: OpaqueCall, rank: int) -> None:
-        arguments = call.arguments
-        self.kernel = _each_axis(arguments["kernel_size"], rank)
-        self.stride = _each_axis(arguments["stride"], rank) if arguments["stride"] else self.kernel
-        self.padding = _each_axis(arguments["padding"], rank)
-        self.dilation = _each_axis(arguments.get("dilation", 1), rank)
-        self.is_batched = call.operand().type.rank == rank + 2
-        self.extents = call.operand().type.dims[-rank:]
-        self.counts = call.types[0].dims[-rank:]
-
-    def end_padding(self) -> list[int]:
-        """Return the padding needed after the image, which in ceiling mode may exceed the requested one."""
-        if self.extents_and_counts_are_known():
-            reach = [
-                (as_number(n) - 1) * s + d * (k - 1) + 1 - as_number(extent) - p
-                for n, s, d, k, p, extent in zip(
-                    self.counts, self.stride, self.dilation, self.kernel, self.padding, self.extents, strict=True
-                )
-            ]
-            return [max(p, needed) for p, needed in zip(self.padding, reach, strict=True)]
-        return self.padding
-
-    def extents_and_counts_are_known(self) -> bool:
-        """Return whether none of the sizes is open."""
-        return all(isinstance(dim, int) for dim in (*self.extents, *self.counts))
+def _windows(call: OpaqueCall, rank: int) -> Windows:
+    """Return the windows of a pooling call."""
+    arguments = call.arguments
+    kernel = _each_axis(arguments["kernel_size"], rank)
+    return Windows(
+        kernel,
+        _each_axis(arguments["stride"], rank) if arguments["stride"] else kernel,
+        _each_axis(arguments["padding"], rank),
+        _each_axis(arguments.get("dilation", 1), rank),
+        extents=call.operand().type.dims[-rank:],
+        counts=call.types[0].dims[-rank:],
+    )
 
 
-def _pooled(w: Writer, call: OpaqueCall, windows: _Windows, name: str, **attributes: Any) -> OnnxValue:
+def _pooled(w: Writer, call: OpaqueCall, pooling: Callable[[OnnxValue], OnnxValue], rank: int) -> OnnxValue:
     """Write a pooling operator; an operand without a batch axis gets one of size one for it."""
-    if call.arguments["ceil_mode"] and not windows.extents_and_counts_are_known():
+    x = call.operand()
+    if call.arguments["ceil_mode"] and not all(isinstance(dim, int) for dim in (*x.type.dims, *call.types[0].dims)):
         raise call.refuse("rounds up how many windows fit into open sizes")
-    x = call.operand().onnx
-    x = x if windows.is_batched else w.op("Unsqueeze", x, w.integers([0]))
-    pads = [*windows.padding, *windows.end_padding()]
-    if name == "MaxPool" and any(pad >= k for pad, k in zip(pads, windows.kernel * 2, strict=True)):
-        # With dilation, a window may reach farther than engines accept as padding.
-        padding = windows.padding, windows.end_padding()
-        x, pads = padded(w, x, call.types[0], *padding, -math.inf), [0] * len(pads)
-    result = w.op(name, x, kernel_shape=windows.kernel, strides=windows.stride, pads=pads, **attributes)
-    return result if windows.is_batched else w.op("Squeeze", result, w.integers([0]))
+    if x.type.rank == rank + 2:
+        return pooling(x.onnx)
+    return w.op("Squeeze", pooling(w.op("Unsqueeze", x.onnx, w.integers([0]))), w.integers([0]))
 
 
 def _max_pool(rank: int) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
-        windows = _Windows(call, rank)
-        result = _pooled(w, call, windows, "MaxPool", dilations=windows.dilation)
+        windows = _windows(call, rank)
+        result = _pooled(w, call, lambda x: greatest(w, x, call.types[0], windows), rank)
         return [result, *[None] * (len(call.types) - 1)]
 
     return row
@@ -80,34 +58,14 @@ def _max_pool(rank: int) -> OpaqueRow:
 
 def _avg_pool(rank: int) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
-        windows, includes = _Windows(call, rank), bool(call.arguments["count_include_pad"])
-        override = call.arguments.get("divisor_override")
+        windows, includes = _windows(call, rank), bool(call.arguments["count_include_pad"])
+        dtype, override = call.types[0].dtype, call.arguments.get("divisor_override")
         if override is not None:
-            mean = _pooled(w, call, windows, "AveragePool", count_include_pad=1)
-            return w.op("Mul", mean, w.number(math.prod(windows.kernel) / override, call.types[0].dtype))
-        mean = _pooled(w, call, windows, "AveragePool", count_include_pad=int(includes))
-        if not includes or windows.end_padding() == windows.padding:
-            return mean
-        # PyTorch counts the padding that was asked for, not what rounding up adds behind it.
-        share = _counted_share(windows)
-        sizes = "x".join(map(str, (*windows.kernel, *windows.stride, *windows.padding, *share.shape)))
-        dtype = call.types[0].dtype
-        key = ("share", sizes, windows.extents, dtype)
-        factor = w.tensor(key, f"share_{sizes}", lambda: share.to(TORCH_DTYPES[dtype]))
-        return w.op("Mul", mean, factor)
+            mean = _pooled(w, call, lambda x: pooled_mean(w, x, windows, count_include_pad=1), rank)
+            return w.op("Mul", mean, w.number(math.prod(windows.kernel) / override, dtype))
+        return _pooled(w, call, lambda x: average(w, x, dtype, windows, includes=includes), rank)
 
     return row
-
-
-def _counted_share(windows: _Windows) -> torch.Tensor:
-    """Return, for each window, its size divided by the number of its elements in the image or the requested padding."""
-    share = torch.ones((), dtype=torch.float64, device="cpu")
-    parts = zip(windows.extents, windows.counts, windows.kernel, windows.stride, windows.padding, strict=True)
-    for extent, count, k, s, p in parts:
-        starts = torch.arange(as_number(count), device="cpu") * s - p
-        ends = (starts + k).clamp(max=as_number(extent) + p)
-        share = share.unsqueeze(-1) * (k / (ends - starts).double())
-    return share
 
 
 def _adaptive(w: Writer, call: OpaqueCall) -> OnnxValue:

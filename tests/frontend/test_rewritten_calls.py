@@ -1,0 +1,114 @@
+"""Calls that become operators of another rank, or several operators, go to the table and back bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from taso_py.frontend import import_module
+from taso_py.ir.node import Value
+from taso_py.ir.operator import Constant
+from taso_py.ops.normalization import BatchNorm
+from tests.round_trips import Model, opaque_targets, operator_names, round_trip
+
+
+def origins(*values: Value) -> list[Value]:
+    """What values are copies of."""
+    return [origins(*value.node.inputs)[0] if value.node.inputs else value for value in values]
+
+
+def randn(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+LINE, IMAGE, MATRIX = randn(2, 4, 11), randn(2, 4, 7, 6), randn(5, 6)
+
+IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
+    "pooling along a line": (
+        lambda s, x: (
+            F.avg_pool1d(x, 2),
+            F.avg_pool1d(x, 3, 2, 1, count_include_pad=False),
+            F.avg_pool1d(x, 3, 2, 1, ceil_mode=True),
+            F.max_pool1d(x, 2),
+            F.max_pool1d(x, 3, 2, 1, 2),
+            F.adaptive_avg_pool1d(x, 3),
+            F.adaptive_avg_pool1d(x.mT, 1),
+        ),
+        (LINE,),
+    ),
+    "convolution along a line, padded by name": (
+        lambda s, x, w: (F.conv1d(x, w, padding="same"), F.conv1d(x, w, padding="valid", stride=2)),
+        (LINE, randn(3, 4, 5)),
+    ),
+    "convolution padded by name": (
+        lambda s, x, w: (F.conv2d(x, w, padding="same", dilation=(2, 1)), F.conv2d(x, w, padding="valid", stride=2)),
+        (IMAGE, randn(3, 4, 3, 5)),
+    ),
+    "rotations": (
+        lambda s, x: (
+            x.roll(1, -1),
+            x.roll((1, -2), (2, 3)),
+            x.roll((5, 3), (0, 0)) * 2,
+            x.roll(13, 2),
+            x.mT.roll((1, 1), (-1, 0)),
+            x.roll(0, 1) + 1,
+            x.int().roll(-1, 1),
+        ),
+        (IMAGE,),
+    ),
+    "sums with a quotient": (
+        lambda s, x, y: (torch.addcdiv(x, y, x), torch.addcdiv(y, x, y), torch.addcdiv(x.double(), x.double(), y + y)),
+        (randn(3, 17), randn(17)),
+    ),
+    "the greatest alone": (
+        lambda s, x: (x.max(-1)[0], x.max(0, keepdim=True).values, x.mT.max(1)[0]),
+        (MATRIX,),
+    ),
+}
+CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
+    "pooling without a batch": (lambda s, x: F.max_pool1d(x, 2), (MATRIX,), ["max_pool1d"]),
+    "rotations of all elements": (lambda s, x: x.roll(1), (MATRIX,), ["roll"]),
+    "sums with a multiple of a quotient, and in half precision": (
+        lambda s, x: (torch.addcdiv(x, x, x + 1, value=0.5), torch.addcdiv(x.half(), x.half(), x.half())),
+        (MATRIX,),
+        ["addcdiv", "addcdiv"],
+    ),
+    "the greatest and its place": (lambda s, x: (x.max(1), x.max(0)[1]), (MATRIX,), ["max", "max"]),
+}
+
+
+@pytest.mark.parametrize("name", IN_TABLE)
+def test_forms_of_the_table(name: str) -> None:
+    function, inputs = IN_TABLE[name]
+    assert opaque_targets(round_trip(Model(function), *inputs)) == []
+
+
+@pytest.mark.parametrize("name", CARRIED)
+def test_forms_outside_the_table(name: str) -> None:
+    function, inputs, targets = CARRIED[name]
+    assert opaque_targets(round_trip(Model(function), *inputs)) == targets
+
+
+@pytest.mark.parametrize("weight", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(2, 4, 7, 6), (2, 4, 11), (5, 4)])
+def test_normalization_without_scale_or_shift(weight: bool, bias: bool, shape: tuple[int, ...]) -> None:
+    def normalized(s: Any, x: Tensor) -> Tensor:
+        return F.batch_norm(x, s.mean, s.variance, s.weight if weight else None, s.bias if bias else None)
+
+    state = {name: randn(4).abs() + place for place, name in enumerate(("mean", "variance", "weight", "bias"))}
+    program = round_trip(Model(normalized, **state), randn(*shape))
+    assert opaque_targets(program) == []
+    (node,) = (node for node in program.graph.nodes if isinstance(node.op, BatchNorm))
+    numbers = [value.node.op.value for value in origins(*node.inputs[1:3]) if isinstance(value.node.op, Constant)]
+    assert numbers == [1.0] * (not weight) + [0.0] * (not bias)
+
+
+def test_normalization_by_the_statistics_of_the_batch_stays_opaque() -> None:
+    program = import_module(Model(lambda s, x: F.batch_norm(x, None, None, training=True)), (IMAGE,), {})
+    assert "batch_norm" not in operator_names(program)

@@ -81,6 +81,12 @@ def divided(graph: Graph, *, whole: bool = False) -> Division:
     return Division(graph, writes, list(dict.fromkeys(given)))
 
 
+def written_before(graph: Graph) -> Graph:
+    """Return what is left to be written behind an engine that writes by itself: each leaf as it is then."""
+    leaves = [make(Input(f"leaf_{place}", write.inputs[0].type)) for place, write in enumerate(ordered_writes(graph))]
+    return Graph(tuple(leaves), tuple(leaf.value for leaf in leaves))
+
+
 def _late(writes: Sequence[tuple[Value, ...]], given: Sequence[Value]) -> Graph:
     leaves = [make(Input(f"leaf_{place}", leaf.type)) for place, (leaf, _) in enumerate(writes)]
     others = [make(Input(f"given_{place}", value.type)) for place, value in enumerate(given)]

@@ -8,8 +8,8 @@ saved form has to trace them. Whether the whole is any faster, the race decides.
       |                                                  +--> candidates, each also with its bodies rewritten
       +-- bodies -- search, comparison --> rewritings ---+
 
-Invariant: a rewritten body has been compared with the original one alone; a body that has effects, or that gains
-nothing, stays as it was captured.
+Invariant: a rewritten body has been compared with the original one alone; a body that has effects, but for control flow
+that surely ends, or that gains nothing, stays as it was captured. So do the bodies inside of it.
 """
 
 from __future__ import annotations

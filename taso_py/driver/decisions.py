@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Program, fold
+from taso_py.checking.preserve import preserve_state
 from taso_py.driver.result import Optimized
 from taso_py.engines.engine import Runner
 from taso_py.engines.names import AUTO
@@ -64,6 +65,8 @@ class Decision:
     def apply(self, program: Program, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> Runner:
         """Return a module for a program by this decision, which must not be to keep the original.
 
+        Its first call, on the given arguments, leaves them as they were, and its buffers too.
+
         Raises:
             TraceError: the program's graph is not the one that the decision was made for.
         """
@@ -71,7 +74,9 @@ class Decision:
         folded = fold(replace(program, graph=graph), UNLIMITED)  # as for the module that was timed
         plan = NO_PLAN if self.plan is None else restore(folded.graph, self.plan, program.device)
         engine = ENGINES[self.runtime]
-        return engine.prepare(engine.build(folded, plan), args, kwargs or {})
+        module = engine.build(folded, plan)
+        with preserve_state(program, [module], (args, kwargs)):
+            return engine.prepare(module, args, kwargs or {})
 
 
 class Decisions:

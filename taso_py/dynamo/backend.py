@@ -6,8 +6,11 @@ Weights are inputs of a captured graph. Unless the user asks for freezing, they 
 calls; expressions of weights that rules introduce are then computed at every call, which seldom pays. Frozen weights
 are folded and packed; every call first checks that they are unchanged, and if not, folds and packs them again.
 
-Graphs that need gradients, whose sizes vary between calls, or that cannot be imported exactly (writes to buffers,
-data-dependent sizes) run as they were captured; one line in the log says so.
+What a graph writes to, as a decoder does to its cache, is never frozen: it is an input, and written to in place.
+Numbers that tensors do not depend on, such as the length of a cache that Python counts, are computed beside the graph.
+
+Graphs that need gradients, whose sizes vary between calls, or that cannot be imported exactly (data-dependent sizes)
+run as they were captured; one line in the log says so.
 
 Invariant: a result computes the same as the captured graph on the current weights, was faster when both were timed, and
 leaves the random state as the captured graph does.
@@ -16,7 +19,7 @@ leaves the random state as the captured graph does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
@@ -29,6 +32,7 @@ from torch import Tensor, fx
 
 from taso_py.backend import Program
 from taso_py.backend.generators import undo_random_draws
+from taso_py.backend.schema import storage_of
 from taso_py.backend.writes import Writes
 from taso_py.collector import release_memory
 from taso_py.driver.decisions import UNUSABLE, Decision, Decisions, decision_key
@@ -39,10 +43,12 @@ from taso_py.dynamo.captured import (
     BoundRunner,
     CapturedSource,
     FrozenWeights,
+    weight_key,
     weight_positions,
     why_untouched,
     with_weights,
 )
+from taso_py.dynamo.numbers import NumbersApart
 from taso_py.dynamo.prospects import Prospects, family_of
 from taso_py.engines.engine import Runner
 from taso_py.ir.errors import TasoError, first_line
@@ -109,6 +115,10 @@ def taso(
     chosen = _options(options, mode)
     name = f"graph {next(_numbers)} of torch.compile"
     try:
+        apart = NumbersApart.of(graph)
+        if apart is not None:
+            inner = taso(apart.tensors, [examples[place] for place in apart.given[0]], options=options, mode=mode)
+            return apart.joined(inner)
         reason = why_untouched(graph, examples) or _prospects.why_not(family_of(graph), chosen.patience)
         if not reason:
             return _Compiled(name, graph, chosen, AutocastState(_device_type(examples)))
@@ -210,9 +220,7 @@ class _Compiled:
             return self._as_captured(reason)
         started = monotonic()
         try:
-            self._places = frozenset(
-                p for p in self._places if not args[p].is_inference()
-            )  # their versions are not counted
+            self._freeze(p for p in self._places if not args[p].is_inference())  # their versions are not counted
             # Not in inference mode: tensors that are made there cannot be exported.
             with (
                 torch.inference_mode(False),
@@ -232,15 +240,29 @@ class _Compiled:
             return BoundRunner(torch.compile(self._graph, backend="inductor", dynamic=False))
         return captured
 
+    def _freeze(self, places: Iterable[int]) -> None:
+        """Freeze these inputs; a program in which others were frozen does no longer."""
+        chosen = frozenset(places)
+        if chosen != self._places:
+            self._places, self._known = chosen, None
+
     def _make(self, args: Sequence[Any]) -> BoundRunner:
         """Return the result for the current weights, by a decision from before or by optimizing now."""
+        inputs = {storage_of(x) for place, x in enumerate(args) if isinstance(x, Tensor) and place not in self._places}
+        # What is written to might be in the same memory.
+        self._freeze(place for place in self._places if storage_of(args[place]) not in inputs)
         frozen = FrozenWeights({place: args[place] for place in sorted(self._places)})
         source = CapturedSource.of(self._name, self._graph, args, frozen, self._autocast)
         made: Runner | None = None
         if self._known is None:
             program = import_source(source)
-            if Writes.of(program.graph).buffers:
-                raise BackendError("it writes to its buffers")
+            written = Writes.of(program.graph).buffers
+            places = {place for place in self._places if weight_key(place) in written}
+            if len(places) < len(written):
+                raise BackendError("it writes to constants of its own")
+            if places:  # inputs, then: what is frozen stays as it is
+                self._freeze(self._places - places)
+                return self._make(args)
             decision, made = self._decide(source, program)
         else:
             program, decision = self._known

@@ -40,16 +40,14 @@ def why_untouched(graph: fx.GraphModule, examples: Sequence[Any]) -> str:
         return "it needs gradients (call the model under torch.no_grad() to have it optimized)"
     if any(_varies(node.meta.get("example_value")) for node in graph.graph.nodes if node.op == "placeholder"):
         return "its sizes vary between calls (compile with dynamic=False to have it optimized for each of them)"
-    if any(_writes_to_state(node) for node in graph.graph.nodes):
-        return "it writes to its buffers (call eval() on a model that only predicts)"
     return ""
 
 
-def _writes_to_state(node: fx.Node) -> bool:
-    """Return whether a call surely writes to a buffer of a module, by its name; other writes are found at import."""
+def _written(node: fx.Node) -> fx.Node | None:
+    """Return what a call surely writes to, by its name; other writes are found at import."""
     name = node.target if node.op == "call_method" else ""
     writes = isinstance(name, str) and name.endswith("_") and not name.endswith("__")
-    return writes and isinstance(node.args[0], fx.Node) and _is_state(node.args[0])
+    return node.args[0] if writes and isinstance(node.args[0], fx.Node) else None
 
 
 def _varies(example: Any) -> bool:
@@ -59,13 +57,17 @@ def _varies(example: Any) -> bool:
 
 
 def weight_positions(graph: fx.GraphModule) -> tuple[int, ...]:
-    """Return the positions of the inputs that are parameters and buffers of the compiled modules."""
+    """Return the positions of the inputs that are parameters and buffers of the compiled modules, if only read.
+
+    Those that the graph writes to, as a decoder does to its cache, are its inputs like others.
+    """
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-    return tuple(place for place, node in enumerate(placeholders) if _is_state(node))
+    written = set(map(_written, graph.graph.nodes))
+    return tuple(place for place, node in enumerate(placeholders) if _is_state(node) and node not in written)
 
 
 def _is_state(node: fx.Node) -> bool:
-    """Return whether a node is an input that is a parameter or buffer of a compiled module."""
+    """Return whether a node is an input that is a parameter or buffer of a compiled module, or marked like one."""
     # torch.compile marks here, for its own compilers, which tensors keep their address between calls.
     mark = node.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")
     return node.op == "placeholder" and mark is not None
@@ -113,15 +115,20 @@ class Captured(nn.Module):
         self._places = tuple(weights)
         for place, tensor in weights.items():
             if isinstance(tensor, nn.Parameter):
-                self.register_parameter(f"w{place}", tensor)
+                self.register_parameter(weight_key(place), tensor)
             else:
-                self.register_buffer(f"w{place}", tensor)
+                self.register_buffer(weight_key(place), tensor)
 
     def forward(self, *inputs: Any) -> Any:
         """Call the graph; ``inputs`` are the inputs that are no weights, in order."""
-        own = {place: getattr(self, f"w{place}") for place in self._places}
+        own = {place: getattr(self, weight_key(place)) for place in self._places}
         with self._autocast.on():
             return self.graph(*_join_inputs(inputs, own))
+
+
+def weight_key(place: int) -> str:
+    """Return the name of a frozen weight in a :class:`Captured`, given its position among the inputs."""
+    return f"w{place}"
 
 
 def _join_inputs(inputs: Sequence[Any], weights: Mapping[int, Tensor]) -> list[Any]:
@@ -246,5 +253,5 @@ def _is_statistic(buffer: Tensor) -> bool:
 
 def with_weights(program: Program, weights: Mapping[int, Tensor]) -> Program:
     """Return the program of a :class:`Captured` with other weights of equal types, none of them tied."""
-    renewed = {f"w{place}": tensor.detach() for place, tensor in weights.items()}
+    renewed = {weight_key(place): tensor.detach() for place, tensor in weights.items()}
     return replace(program, weights={key: renewed.get(key, tensor) for key, tensor in program.weights.items()})

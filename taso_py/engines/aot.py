@@ -30,9 +30,12 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Fixed, Plan, Program, build, fold
 from taso_py.backend.bits import resolved
+from taso_py.backend.division import written_before
 from taso_py.backend.plan import PlanStep
+from taso_py.backend.schema import storage_of
 from taso_py.backend.tracing import quiet, silent
-from taso_py.backend.writes import Writes, state_of
+from taso_py.backend.weights import assemble
+from taso_py.backend.writes import Writes, is_write, state_of
 from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError, Runner
 from taso_py.engines.inductor import PACKS, packing
 from taso_py.engines.names import AOT_INDUCTOR
@@ -74,10 +77,10 @@ class AotInductor(Engine):
         return packable(plan).compiled()
 
     def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
-        if program.graph.effects or state_of(program.graph):
-            reason = "it writes to state, checks values or draws random numbers"
+        if not all(map(is_write, program.graph.effects)):
+            reason = "it checks values, draws random numbers, or has operators with effects of their own"
             raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
-        return self.build_around(program, CompiledArchive(compile_archive(program, plan), program))
+        return self._around(program, compile_archive(program, plan))
 
     def files(self, module: nn.Module) -> Mapping[str, bytes]:
         graph = CompiledGraph.of(module)
@@ -91,7 +94,10 @@ class AotInductor(Engine):
             content = (folder / self.file).read_bytes()
         except OSError as error:
             raise EngineUnavailableError(f"{folder / self.file} cannot be read: {error.strerror or error}") from error
-        return self.build_around(program, CompiledArchive(content, program))
+        return self._around(program, content)
+
+    def _around(self, program: Program, content: bytes) -> nn.Module:
+        return self.build_around(program, CompiledArchive(content, program), written_before(program.graph))
 
     def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         if resizable:
@@ -100,7 +106,10 @@ class AotInductor(Engine):
 
 
 class CompiledArchive(CompiledGraph):
-    """A loaded archive: called with the graph's inputs in order, it returns the graph's outputs in order."""
+    """A loaded archive: called with the graph's inputs and state in order, it returns the graph's outputs in order.
+
+    It writes to inputs and state itself. It was compiled with state of its own, whose place that of each call takes.
+    """
 
     def __init__(self, content: bytes, program: Program) -> None:
         """Load an archive.
@@ -114,7 +123,7 @@ class CompiledArchive(CompiledGraph):
         """
         super().__init__()
         self.content = content
-        self._run = load_archive(content, program).loader.boxed_run
+        self._loader = load_archive(content, program).loader
         # A call waits for the one before it, and would wait forever where that one needs Python's lock (PyTorch 2.13).
         self._turn = Lock()
         signature = program.signature
@@ -125,13 +134,44 @@ class CompiledArchive(CompiledGraph):
         self._given = [signature.outputs.index(place) for place in range(len(program.graph.outputs))]
         """For each of the graph's outputs, the place among the archive's."""
         self._formats = [_memory_format(program.example_inputs[place]) for place in self._taken]
+        self._names = _names_of_state(program)
+        """For each of the graph's state, the archive's name and the strides that it was compiled for."""
+        self._inputs = len(keys)
+        self._writes = bool(Writes.of(program.graph))
+        unknown = {name for name, _ in self._names} - set(self._loader.get_constant_fqns())
+        if unknown:
+            raise EngineUnavailableError(f"{ARCHIVE} has no state {min(unknown)}; optimize the model again")
 
     def forward(self, *tensors: Tensor) -> Sequence[Tensor]:
-        """Compute the outputs from the inputs."""
-        given = [_laid(tensors[place], fmt) for place, fmt in zip(self._taken, self._formats, strict=True)]
+        """Compute the outputs from the inputs and the state, and write to these."""
+        read = [tensors[place] for place in self._taken]
+        given = [_laid(tensor, fmt) for tensor, fmt in zip(read, self._formats, strict=True)]
+        state = tensors[self._inputs :]
+        held = {name: _strided(tensor, by) for tensor, (name, by) in zip(state, self._names, strict=True)}
         with self._turn:
-            results = self._run(given)
-        return [results[place] for place in self._given]
+            if held:
+                self._loader.load_constants(held, use_inactive=False, check_full_update=False, user_managed=True)
+            results = self._loader.boxed_run([*given])
+        if not (self._writes or held):
+            return [results[place] for place in self._given]
+        for tensor, used in zip((*read, *state), (*given, *held.values()), strict=True):
+            if used.data_ptr() != tensor.data_ptr():
+                tensor.copy_(used)
+        theirs = {storage_of(tensor) for tensor in (*given, *held.values())}
+        own = [result.clone() if storage_of(result) in theirs else result for result in results]
+        return [own[place] for place in self._given]
+
+
+def _names_of_state(program: Program) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the names in an archive of the state of its program, in order, and the strides that it is read with."""
+    _, places = assemble(program.graph, program.weights, program.parameters)
+    return [(places[key], program.weights[key].stride()) for key in state_of(program.graph)]
+
+
+def _strided(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """Return a tensor if it has these strides, else a copy that has them."""
+    tensor = resolved(tensor.detach())
+    return tensor if tensor.stride() == strides else tensor.new_empty_strided(tensor.shape, strides).copy_(tensor)
 
 
 def packable(plan: Plan) -> Plan:
@@ -169,7 +209,7 @@ def compile_archive(program: Program, plan: Plan = NO_PLAN) -> bytes:
     if fixed:
         reason = f"it returns {fixed[0]!r}, and an archive returns tensors only; return tensors"
         raise EngineUnavailableError(f"{AOT_INDUCTOR} cannot run this module: {reason}")
-    plans = [NO_PLAN] if not plan.steps or Writes.of(program.graph).buffers else [plan, NO_PLAN]
+    plans = [NO_PLAN] if not plan.steps or state_of(program.graph) else [plan, NO_PLAN]
     for attempt in plans:
         try:
             return _compiled(program, attempt)
@@ -199,7 +239,7 @@ def _compiled(program: Program, plan: Plan) -> bytes:
 
 def _settings(program: Program, plan: Plan) -> dict[str, Any]:
     """Return the settings of Inductor for a program."""
-    has_state = bool(Writes.of(program.graph).buffers)
+    has_state = bool(state_of(program.graph))
     return {
         # Either takes what a buffer holds now for a constant, whatever is written to it (PyTorch 2.13).
         "freezing": not has_state,

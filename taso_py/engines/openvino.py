@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from taso_py.engines.engine import EngineUnavailableError
-from taso_py.engines.precision import check_range, other_precision
+from taso_py.engines.precision import check_range, most_given, other_precision
 from taso_py.engines.session import WRITES, NodeTime, OnnxModel, Session, SessionEngine, dense, input_names_in
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
@@ -52,6 +52,9 @@ class OpenVino(SessionEngine):
 
     def misfit(self, graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
         return super().misfit(graph, weights) or other_precision(graph, weights)
+
+    def most_given(self, graph: Graph, weights: Mapping[str, Tensor]) -> int | None:
+        return most_given(graph, weights)
 
     @property
     def version(self) -> str:
@@ -165,7 +168,7 @@ class OpenVinoSession(Session):
         request = self._request()
         for name, place, tensor in zip(self.model.inputs, self._places, operands, strict=True):
             if place is not None:
-                check_range(name, tensor)
+                check_range(name, tensor, self.model.most)
                 request.set_input_tensor(place, self._shared(tensor))
         results: list[Tensor | None] = []
         for place, (dtype, shape) in enumerate(self._outputs):

@@ -1,31 +1,36 @@
 """Operators that OpenVINO's CPU plugin would compute in another element type than the graph states.
 
 It computes float64 in float32 and int64 in int32, and sums and products of short integers saturate where PyTorch's wrap
-around. Operators that only move such values are exact.
+around. Operators that only move such values are exact. So are sums and products of int64 if 32 bits hold them, as where
+a model counts tokens: how large operands may be for that is derived from the graph.
 
-Invariant: a graph that passes is computed in the types that it states, if no int64 operand exceeds 32 bits
-(:func:`check_range`).
+Invariant: a graph that passes is computed in the types that it states, if no int64 operand exceeds
+:func:`most_given` (:func:`check_range`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil, prod
 
 import torch
 from torch import Tensor
 
 from taso_py.backend.guard import ArgumentError
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
-from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Constant, Input, Operator, Weight
 from taso_py.ir.size import Poly
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import Add, Cast, Mul, Sub
+from taso_py.ops.movement import Pad
 from taso_py.ops.opaque import Opaque
 
 _WHOLE = frozenset({DType.U8, DType.I8, DType.I16, DType.I32, DType.I64})
 """Integer types that engines have."""
 _LEAST, _MOST = -(2**31), 2**31 - 1
+_MAGNITUDES = (_MOST, 2**30, 2**24, 2**15)
+"""Magnitudes of int64 operands to try, the largest first: all of 32 bits, and room for a sum, and for products."""
 _MOVING_ATEN = frozenset(
     [
         "_unsafe_view",
@@ -74,30 +79,70 @@ def other_precision(graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
     return next(_reasons(graph, weights), None)
 
 
-def check_range(name: str, tensor: Tensor) -> None:
-    """Check that all integers of an operand fit into 32 bits.
+def most_given(graph: Graph, weights: Mapping[str, Tensor]) -> int | None:
+    """Return the largest magnitude of int64 operands for which 32 bits hold all results; None if there is none."""
+    sizes = {key: _magnitude(weights[key]) for node in graph.nodes if (key := _whole_weight(node)) is not None}
+    return next((most for most in _MAGNITUDES if _fits(graph, sizes, most)), None)
+
+
+def check_range(name: str, tensor: Tensor, most: int | None) -> None:
+    """Check that no integer of an int64 operand is larger than it may be: any that fits into 32 bits unless told.
 
     Raises:
-        ArgumentError: one does not.
+        ArgumentError: one is.
     """
-    if not fits_in_32_bits(tensor):
-        raise ArgumentError(f"OpenVINO computes integers in 32 bits, and {name} has larger ones; use another runtime")
+    limit = _MOST if most is None else most
+    if tensor.dtype is torch.int64 and _magnitude(tensor) > limit:
+        reason = f"OpenVINO computes integers in 32 bits, and {name} has larger ones than {limit}"
+        raise ArgumentError(f"{reason}; use another runtime")
 
 
-def fits_in_32_bits(tensor: Tensor) -> bool:
-    """Return whether 32 bits hold all integers of a tensor."""
-    if tensor.dtype is not torch.int64 or not tensor.numel():
-        return True
-    low, high = tensor.aminmax()
-    return int(low) >= _LEAST and int(high) <= _MOST
+def _whole_weight(node: Node) -> str | None:
+    """Return the key of a weight of int64; None for all other nodes."""
+    return node.op.key if isinstance(node.op, Weight) and node.types[0].dtype is DType.I64 else None
+
+
+def _magnitude(tensor: Tensor) -> int:
+    """Return the largest magnitude of the integers in a tensor; -2**31 counts as one less, since 32 bits hold it."""
+    if not tensor.numel():
+        return 0
+    low, high = (int(bound) for bound in tensor.aminmax())
+    return max(-low - (low == _LEAST), high)
+
+
+def _fits(graph: Graph, weights: Mapping[str, int], most: int) -> bool:
+    """Return whether all int64 values of a graph fit into 32 bits if those that are given are limited."""
+    known: dict[Value, int] = {}
+    for node in graph.nodes:
+        given = [known.get(value, _MOST) for value in node.inputs if value.type.dtype in _WHOLE or value in known]
+        for value in node.outputs:
+            if value.type.dtype is DType.I64:
+                known[value] = _largest(node, given, weights, most)
+    return all(size <= _MOST for size in known.values())
+
+
+def _largest(node: Node, given: Sequence[int], weights: Mapping[str, int], most: int) -> int:
+    """Return a limit on the magnitude of a node's results, given those of its operands that are integers."""
+    op = node.op
+    if isinstance(op, Input):
+        return most
+    if isinstance(op, Weight):
+        return weights[op.key]
+    if isinstance(op, Add | Sub | Mul):
+        return prod(given) if isinstance(op, Mul) else sum(given)
+    if isinstance(op, Opaque) and _name(op) in _PLACES:
+        given = [_MOST if node.inputs[0].type.open else node.inputs[0].type.elements]
+    numbers = [_MOST if isinstance(number, Poly) else abs(number) for number in _numbers(op)]
+    return ceil(max([1, *given, *numbers]))
 
 
 def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
     for node in graph.nodes:
         if any(type_.dtype is DType.F64 for type_ in node.types):
             yield "OpenVINO computes f64 in f32"
-        if isinstance(node.op, Weight) and not fits_in_32_bits(weights[node.op.key]):
-            yield f"OpenVINO computes integers in 32 bits, and {node.op.key} has larger ones"
+        key = _whole_weight(node)
+        if key is not None and _magnitude(weights[key]) > _MOST:
+            yield f"OpenVINO computes integers in 32 bits, and {key} has larger ones"
         beyond = next(filter(_is_beyond, _integers(node)), None)
         if beyond is not None:
             yield f"OpenVINO computes integers in 32 bits, and {beyond} is larger"
@@ -105,17 +150,30 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
         if dtype is not None and not _is_exact(node, dtype):
             what = getattr(node.op, "target", node.op.name)
             yield f"OpenVINO computes {what} of {dtype} with a different overflow"
+    if most_given(graph, weights) is None:
+        yield "OpenVINO computes sums and products of i64 in 32 bits, which might not hold them"
 
 
 def _integers(node: Node) -> Iterator[float]:
-    """Yield the numbers in a node that are used as integers; ends of slices are not."""
+    """Yield the numbers in a node that are used as integers; open sizes, and ends of slices, are not."""
     types = [type_.dtype for type_ in (*node.types, *(value.type for value in node.inputs))]
     if not _WHOLE.isdisjoint(types):
-        if isinstance(node.op, Constant) and not isinstance(node.op.value, Poly):
-            yield node.op.value
-        elif isinstance(node.op, Opaque) and "slice" not in node.op.target:
-            written = (*node.op.arguments, *(value for _, value in node.op.keywords))
-            yield from (value for value in written if isinstance(value, int | float))
+        yield from (number for number in _numbers(node.op) if not isinstance(number, Poly))
+
+
+def _numbers(op: Operator) -> Iterator[float | Poly]:
+    """Yield the numbers in an operator that its results may hold: constants, fill values, ends of ranges."""
+    written: list[object] = []
+    if isinstance(op, Constant | Pad):
+        written = [op.value]
+    elif isinstance(op, Opaque) and "slice" not in op.target:
+        written = [*op.arguments, *(value for _, value in op.keywords)]
+    yield from (value for value in written if isinstance(value, int | float | Poly))
+
+
+def _name(op: Opaque) -> str:
+    """Return the name of a call, without its namespace and overload."""
+    return op.target.split(".")[1]
 
 
 def _is_beyond(value: float) -> bool:
@@ -126,12 +184,12 @@ def _is_exact(node: Node, dtype: DType) -> bool:
     """Return whether a node with integer results only moves them, or computes them in 32 bits as PyTorch does."""
     op = node.op
     if isinstance(op, Opaque):
-        _, name, _ = op.target.split(".")
+        name = _name(op)
         if name in _PLACES:
             return node.inputs[0].type.dtype not in _WHOLE
         return name in _MOVING_ATEN or (name in ("_to_copy", "to") and _is_cast_exact(node, dtype))
     if isinstance(op, Add | Sub | Mul):
-        return dtype is DType.I32
+        return dtype in (DType.I32, DType.I64)
     is_moved = op.is_movement or isinstance(op, Input | Weight | Constant)
     return is_moved or (isinstance(op, Cast) and _is_cast_exact(node, dtype))
 

@@ -56,6 +56,8 @@ class OnnxModel:
     late: Graph | None = None
     """Makes what is written of what it returns (:func:`~taso_py.backend.division.divided`); None if nothing is, or if
     it returns whole contents."""
+    most: int | None = None
+    """The largest magnitude of integers that it may be given; None if that is no matter."""
 
     @property
     def as_bytes(self) -> bytes:
@@ -169,7 +171,7 @@ class SessionEngine(Engine):
         reason = self._lack(program.device, (self.library,))
         if reason is not None:
             raise EngineUnavailableError(reason)
-        session = self.compile(saved_model(program, folder / self.file))
+        session = self.compile(self.saved_model(program, folder / self.file))
         return self.build_around(program, session, session.model.late)
 
     def model_of(self, graph: Graph, weights: Mapping[str, Tensor]) -> OnnxModel:
@@ -194,7 +196,7 @@ class SessionEngine(Engine):
             reason = self.misfit(graph, weights)
             if reason is not None:
                 raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
-            return OnnxModel(onnx_bytes(model), input_names(graph), late)
+            return OnnxModel(onnx_bytes(model), input_names(graph), late, self.most_given(graph, weights))
         except NotInOnnx as error:
             raise EngineUnavailableError(f"{self.name} cannot run this module: {error}") from error
 
@@ -205,6 +207,17 @@ class SessionEngine(Engine):
         """
         empty = next((type_ for node in graph.nodes for type_ in node.types if 0 in type_.shape), None)
         return None if empty is None else f"it has values without elements ({empty.text})"
+
+    def most_given(self, graph: Graph, weights: Mapping[str, Tensor]) -> int | None:
+        """Return the largest magnitude of integers that a graph may be given; None if that is no matter."""
+        return None
+
+    def saved_model(self, program: Program, path: Path) -> OnnxModel:
+        """Return the engine's file of a saved result as a model, given the program that it computes."""
+        writes, division = path.with_name(WRITES), divided(program.graph)
+        late = parse_graph(writes.read_text()) if program.graph.effects and writes.is_file() else None
+        most = self.most_given(division.pure, program.weights)
+        return OnnxModel(path, input_names(Graph(division.inputs, ())), late, most)
 
     def compile(self, model: OnnxModel, threads: int | None = None) -> Session:
         """Compile an ONNX model, or the file of a saved result; by default on PyTorch's number of threads.
@@ -281,13 +294,6 @@ class SessionEngine(Engine):
             return pytree.tree_unflatten(list(session(*tensors_in(args, kwargs))), structure)
 
         return run
-
-
-def saved_model(program: Program, path: Path) -> OnnxModel:
-    """Return an engine's file of a saved result as a model, given the program that it computes."""
-    writes = path.with_name(WRITES)
-    late = parse_graph(writes.read_text()) if program.graph.effects and writes.is_file() else None
-    return OnnxModel(path, input_names(Graph(divided(program.graph).inputs, ())), late)
 
 
 def model_inputs(program: Program) -> Sequence[Tensor]:

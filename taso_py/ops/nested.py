@@ -102,6 +102,11 @@ class ControlFlow:
         *varying, shared = lists
         return cls(node, op, bodies, tuple(index for part in varying for index in part), shared)
 
+    @property
+    def surely_ends(self) -> bool:
+        """True if it calls its bodies a number of times that does not depend on what these compute."""
+        return self.op.target != "higher_order.while_loop"
+
     def places(self, inputs: Sequence[Node]) -> dict[int, Node]:
         """Return a body's input for each operand that bodies take, by its place among the node's inputs."""
         return dict(zip((*self.varying, *self.shared), inputs, strict=True))

@@ -18,7 +18,7 @@ from torch import nn
 
 from taso_py.backend import Program
 from taso_py.backend.schema import stored_bytes
-from taso_py.engines.session import NodeTime, SessionEngine, model_inputs, saved_model
+from taso_py.engines.session import NodeTime, SessionEngine, model_inputs
 from taso_py.ir.node import Node
 from taso_py.ir.types import DType
 from taso_py.latency.contention import Contention, Watch
@@ -67,7 +67,7 @@ def profile_session(
         EngineUnavailableError: this machine does not have the engine, or it cannot read the saved file.
     """
     module: nn.Module = engine.restore(program, saved.folder)
-    model = saved_model(program, saved.folder / engine.file)
+    model = engine.saved_model(program, saved.folder / engine.file)
     wait_until_idle()
     watch = Watch(program.device)
     original = duration_as_given(replace(source, module=module), program, seconds / 3)

@@ -3,8 +3,9 @@
 A body takes all it reads as arguments. Those that are static in the outer graph become weights of the body's own graph:
 what a rewritten body computes from them alone is computed outside, once, and given to it as another operand.
 
-Invariant: only pure bodies are taken out, and a node with a rewritten body has the types, the effects and the order
-among effects that it had before. A rewritten result lies in memory as the original does, if that is dense there.
+Invariant: only bodies that have no effects, but for control flow, are taken out. A node with a rewritten body has the
+types, the effects and the order among effects that it had before. A rewritten result lies in memory as the original
+does, if that is dense there.
 """
 
 from __future__ import annotations
@@ -49,9 +50,13 @@ class Body:
 
     @classmethod
     def of(cls, node: Node, place: int) -> Self | None:
-        """Return a body of a node; None if the node has none there, or it has effects."""
+        """Return a body of a node; None if the node has none there, or it cannot be called alone.
+
+        One that draws random numbers or has other effects cannot, but for control flow that surely ends: whether
+        ``while_loop`` does depends on its operands.
+        """
         flow = ControlFlow.of(node)
-        if flow is None or not place < len(flow.bodies) or flow.bodies[place].graph.effects:
+        if flow is None or not place < len(flow.bodies) or not _has_control_flow_only(flow.bodies[place].graph):
             return None
         graph = flow.bodies[place].graph
         leaves = flow.places(graph.inputs)
@@ -117,6 +122,15 @@ class Body:
             return new if old is node else old if inputs == old.inputs else remake(old, inputs)
 
         return outer.map(rebuild), new
+
+
+def _has_control_flow_only(graph: Graph) -> bool:
+    """Return whether all effects of a graph are control flow without other effects, which surely ends."""
+    flows = [ControlFlow.of(node) for node in graph.effects]
+    return all(
+        flow is not None and flow.surely_ends and all(_has_control_flow_only(body.graph) for body in flow.bodies)
+        for flow in flows
+    )
 
 
 def _is_given(node: Node, index: int) -> bool:

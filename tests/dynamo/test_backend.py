@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
@@ -27,6 +28,7 @@ from tests.engines.sessions import NAMES, engine_named
 from tests.search.examples import FakeCost
 
 QUICK = {"race_seconds": 0.1, "time_limit": 3.0, "search": "templates-measured"}
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
 
@@ -224,18 +226,66 @@ def test_gradients_pass_through_untouched(optimizations: list[str], caplog: pyte
     assert "needs gradients" in caplog.text
 
 
-def test_what_writes_to_buffers_runs_as_it_is(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:
+class Rows(nn.Module):
+    """A layer whose results go to a row of a buffer, and whose calls another one counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+        self.rows: Tensor
+        self.calls: Tensor
+        self.register_buffer("rows", torch.zeros(3, 8))
+        self.register_buffer("calls", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls.add_(1)
+        self.rows[self.calls - 1] = self.layer(x).mean((0, 1, 2), keepdim=True).reshape(1, 8)
+        return torch.relu(self.layer(self.rows))
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+@pytest.mark.parametrize("kind", [Images, Rows])
+@pytest.mark.usefixtures("any_gain")
+def test_what_writes_to_buffers_writes_to_the_same(
+    kind: Callable[[], nn.Module], freeze: bool, optimizations: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """In training mode batch normalisation updates its statistics, and drop-out draws random numbers."""
-    for freeze in (False, True):
-        torch._dynamo.reset()
-        module, reference = Images(), Images()
-        reference.load_state_dict(module.state_dict())
-        with torch.no_grad():
-            same(reference, compiled(module, freeze=freeze), X)
-        torch.testing.assert_close(module.state_dict(), reference.state_dict())
-        assert module.get_buffer("norm.num_batches_tracked").item() == 1
-    assert optimizations == []
-    assert caplog.text.count("runs as it is") == 2
+    module, reference = kind(), kind()
+    reference.load_state_dict(module.state_dict())
+    result, before = compiled(module, freeze=freeze), copy.deepcopy(module.state_dict())
+    with torch.no_grad():
+        for call in range(3):
+            same(reference, result, X + call)
+    torch.testing.assert_close(module.state_dict(), reference.state_dict())
+    changed = {name for name, tensor in module.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == ({"rows", "calls"} if kind is Rows else {f"norm.{name}" for name in STATISTICS})
+    assert len(optimizations) == 1
+    assert "runs as it is" not in caplog.text
+
+
+class Shared(nn.Module):
+    """Writes to a buffer, and reads a part of it by another name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: Tensor
+        self.first: Tensor
+        self.register_buffer("rows", torch.zeros(3, 8))
+        self.register_buffer("first", self.rows.data[0])
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.rows.add_(x[0, 0, :3])
+        return torch.relu(self.first * 2)
+
+
+@pytest.mark.usefixtures("any_gain")
+def test_what_shares_memory_with_what_is_written_to_is_not_frozen(caplog: pytest.LogCaptureFixture) -> None:
+    module, reference = Shared(), Shared()
+    result = compiled(module, freeze=True)
+    with torch.no_grad():
+        for call in range(3):
+            same(reference, result, X + call)
+    assert "runs as it is" in caplog.text
 
 
 def test_random_draws_are_those_of_the_original(optimizations: list[str]) -> None:

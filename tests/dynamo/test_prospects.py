@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from taso_py.driver.decisions import Decisions
 from taso_py.dynamo import backend as dynamo
-from taso_py.dynamo.captured import why_untouched
+from taso_py.dynamo.captured import weight_positions, why_untouched
 from taso_py.dynamo.prospects import LOSSES, Prospects, family_of
 
 
@@ -77,11 +77,12 @@ def test_a_family_is_the_same_graph_at_any_size() -> None:
         (lambda x: x + 1, True, False),
     ],
 )
-def test_a_write_to_a_buffer_is_seen_at_once(function: Any, is_state: bool, writes: bool) -> None:
+def test_what_is_surely_written_to_is_no_weight(function: Any, is_state: bool, writes: bool) -> None:
     graph = fx.symbolic_trace(function)
     (placeholder,) = (node for node in graph.graph.nodes if node.op == "placeholder")
     placeholder.meta["tensor_dict"] = {"_dynamo_static_input_type": "guarded"} if is_state else {}
-    assert ("it writes to its buffers" in why_untouched(graph, ())) is writes
+    assert why_untouched(graph, ()) == ""
+    assert weight_positions(graph) == ((0,) if is_state and not writes else ())
 
 
 def test_other_sizes_cost_nothing_where_nothing_was_gained(

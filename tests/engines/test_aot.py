@@ -5,6 +5,7 @@ One archive is compiled for all quick tests: that which ``--emit aot`` writes of
 
 from __future__ import annotations
 
+import copy
 import errno
 import re
 import shutil
@@ -26,6 +27,8 @@ from torch import Tensor, nn
 from taso_py import files as written
 from taso_py.backend import NO_PLAN, Plan, Program, build, fold
 from taso_py.backend.guard import ArgumentError
+from taso_py.backend.weights import tie
+from taso_py.backend.writes import state_of
 from taso_py.driver.optimize import optimize
 from taso_py.engines import aot
 from taso_py.engines.aot import ARCHIVE, INSTRUCTIONS, RELEASE, AotInductor, misfit_of, packable, with_extra
@@ -33,6 +36,8 @@ from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
+from taso_py.ir.node import make
+from taso_py.ir.operator import Weight
 from taso_py.kernels.saved import dump
 from taso_py.kernels.table import TILES, covers
 from taso_py.saving.artifact import reimport, save, serialize
@@ -40,6 +45,8 @@ from taso_py.saving.emit import emit
 from taso_py.saving.folder import ArtifactError
 from taso_py.saving.loading import load
 from tests.engines.sessions import Function, called_at_once, program_of
+from tests.engines.test_state import PLACE, WRITING, Cached, assert_writes_alike
+from tests.engines.test_state import X as ROW
 from tests.saving.test_artifact import REPORT
 
 pytestmark = [
@@ -277,6 +284,46 @@ class Stateful(nn.Module):
         result = self.linear(x) + self.calls
         x.add_(1)
         return result, torch.rand(2)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "an argument with gaps" else pytest.param(name, marks=pytest.mark.slow) for name in WRITING],
+)
+def test_what_is_written_is_what_pytorch_writes(name: str) -> None:
+    assert_writes_alike(AotInductor(), name)
+
+
+def test_an_archive_has_the_state_of_the_module_around_it(tmp_path: Path) -> None:
+    program = program_of(Cached(), (ROW, PLACE))
+    module = AotInductor().build(program)
+    module(ROW, PLACE)
+    after = module.get_buffer("cache").clone()
+    assert torch.any(after)
+    twin = copy.deepcopy(module)
+    twin(ROW * 3, PLACE + 1)
+    assert torch.equal(module.get_buffer("cache"), after)
+    assert not torch.equal(twin.get_buffer("cache"), after)
+    (tmp_path / ARCHIVE).write_bytes(AotInductor().files(module)[ARCHIVE])
+    fresh = restored(program, tmp_path)
+    assert not torch.any(fresh.get_buffer("cache"))
+    tie(fresh, {"cache": module.get_buffer("cache")})
+    before, _ = fresh(ROW * 3, PLACE + 1)
+    assert torch.allclose(before, after.sum(), atol=1e-6)
+    assert torch.allclose(module.get_buffer("cache"), twin.get_buffer("cache"), atol=1e-6)
+    with pytest.raises(EngineUnavailableError, match=f"{ARCHIVE} has no state other; optimize the model again"):
+        restored(renamed(program), tmp_path)
+
+
+def renamed(program: Program) -> Program:
+    """Return a program whose buffer has another name than that of its archive."""
+    cache = program.weights["cache"]
+    state = {
+        node.value: make(Weight("other", node.types[0], mutable=True)).value
+        for node in state_of(program.graph).values()
+    }
+    graph = program.graph.replace(state)
+    return replace(program, graph=graph, weights={**program.weights, "other": cache})
 
 
 @pytest.mark.slow

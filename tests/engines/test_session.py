@@ -106,7 +106,11 @@ OTHER_PRECISION: dict[str, tuple[Callable[..., Any], Tensor, str]] = {
     "double": (lambda a: a + 1, X.double(), "computes f64 in f32"),
     "double inside": (lambda a: (a.double() * 3).float(), X, "computes f64 in f32"),
     "uint8": (lambda a: a + 250, torch.arange(9, dtype=torch.uint8), "add of u8 with a different overflow"),
-    "int64": (lambda a: a + 1, torch.arange(9), "add of i64 with a different overflow"),
+    "products of int64": (
+        lambda a: a * a * a,
+        torch.arange(9),
+        "products of i64 in 32 bits, which might not hold them",
+    ),
     "to an integer": (lambda a: a.long(), X, "of i64 with a different overflow"),
     "of integers": (lambda a: a.amax(), torch.arange(9, dtype=torch.int32), "of i32 with a different overflow"),
     "a weight": (lambda a: torch.where(a, torch.tensor([2**40, 1]), 0), X[0, :2] > 0, "has larger ones"),
@@ -128,6 +132,26 @@ def test_integers_beyond_those_of_openvino_are_refused_at_the_call() -> None:
     assert torch.equal(module(IDS), IDS.repeat(2))
     with pytest.raises(ArgumentError, match="computes integers in 32 bits, and args_0 has larger ones"):
         module(IDS + 2**31)
+
+
+COUNTING: dict[str, tuple[Callable[..., Any], int]] = {
+    "moved": (lambda a: torch.cat([a, a]), 2**31 - 1),
+    "counted": (lambda a: a + 1, 2**30),
+    "counted from": (lambda a: (a - torch.arange(7, 7 + len(a))) * 3, 2**24),
+    "in rows": (lambda a: a * 100 + a.unsqueeze(1), 2**24),
+    "squared": (lambda a: a * a.flip(0), 2**15),
+}
+"""Functions of int64, and the largest numbers that OpenVINO takes for each."""
+
+
+@pytest.mark.parametrize("name", COUNTING)
+def test_integers_are_counted_as_far_as_32_bits_hold_them(name: str) -> None:
+    function, most = COUNTING[name]
+    x = torch.tensor([3, -most, 0, most, 1])
+    module = engine_named("openvino").build(program_of(function, [torch.arange(5)]))
+    assert torch.equal(module(x), function(x))
+    with pytest.raises(ArgumentError, match="args_0 has larger ones than"):
+        module(x * 2)
 
 
 def test_bfloat16_is_computed_or_refused(engine: SessionEngine) -> None:

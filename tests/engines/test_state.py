@@ -18,7 +18,7 @@ from taso_py.backend.identifiers import input_names
 from taso_py.backend.onnx import onnx_bytes, onnx_model
 from taso_py.backend.schema import storage_of
 from taso_py.backend.weights import tie
-from taso_py.engines.engine import CompiledGraph, EngineUnavailableError
+from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError
 from taso_py.engines.session import WRITES, OnnxModel, Session, SessionEngine
 from tests.engines.sessions import program_of
 from tests.frontend.test_writes import CACHE, IN_PLACE, LAYERS, PARTS
@@ -90,6 +90,11 @@ WRITING: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]]]] = 
 
 @pytest.mark.parametrize("name", WRITING)
 def test_what_is_written_is_what_pytorch_writes(engine: SessionEngine, name: str) -> None:
+    assert_writes_alike(engine, name)
+
+
+def assert_writes_alike(engine: Engine, name: str) -> None:
+    """Assert that an engine's module returns and writes what the original does, in the same memory."""
     function, make = WRITING[name]
     expecting = copy.deepcopy(function)
     module = engine.build(program_of(function, make()))

@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from taso_py.backend import UNLIMITED, Program, build, fold
 from taso_py.backend.schema import storage_of
@@ -33,89 +31,9 @@ try:
     from taso_py.huggingface import exporter, generation
 except TasoError as error:  # another version than those that were tested
     pytest.skip(str(error), allow_module_level=True)
+from tests.huggingface.families import FAMILIES, WINDOWS, assert_alike, how_of, inputs_of, model_of  # noqa: E402
 
 QUICK: dict[str, Any] = {"race_seconds": 0.1, "time_limit": 0.5, "kernels": False, "cache": False}
-WORDS, STEPS = 60, 64
-IDS = {"bos_token_id": 1, "eos_token_id": None, "pad_token_id": 0, "vocab_size": WORDS}
-SIZES: dict[str, Any] = {
-    **IDS, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1,
-    "max_position_embeddings": 128,
-}  # fmt: skip
-GEMMA = {**SIZES, "num_hidden_layers": 2, "head_dim": 8}
-FULL = ["full_attention", "full_attention"]
-WHISPER: dict[str, Any] = {
-    **IDS, "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2,
-    "decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "num_mel_bins": 8,
-    "max_source_positions": 20, "max_target_positions": 128, "decoder_start_token_id": 1, "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-}  # fmt: skip
-FAMILIES: Mapping[str, tuple[str, str, dict[str, Any]]] = {
-    "llama": ("LlamaForCausalLM", "LlamaConfig", {**SIZES, "num_hidden_layers": 1}),
-    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", {**SIZES, "num_hidden_layers": 1}),
-    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", {**GEMMA, "layer_types": FULL}),
-    "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", {**GEMMA, "layer_types": FULL}),
-    "gpt2": ("GPT2LMHeadModel", "GPT2Config", {**IDS, "n_layer": 1, "n_embd": 16, "n_head": 2, "n_positions": 128}),
-    "t5": (
-        "T5ForConditionalGeneration",
-        "T5Config",
-        {**IDS, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "decoder_start_token_id": 0},
-    ),
-    "whisper": ("WhisperForConditionalGeneration", "WhisperConfig", WHISPER),
-    "mamba": ("MambaForCausalLM", "MambaConfig", {**IDS, "hidden_size": 16, "state_size": 4, "num_hidden_layers": 1}),
-}  # fmt: skip
-
-
-def model_of(family: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
-    """Return a small random model whose tokens are not all alike."""
-    architecture, config, sizes = FAMILIES[family]
-    torch.manual_seed(0)
-    model = getattr(transformers, architecture)(getattr(transformers, config)(**{**sizes, **changes})).eval().to(dtype)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(5)
-    return model
-
-
-def inputs_of(model: Any, batch: int, *, padded: bool) -> dict[str, Tensor]:
-    """Return a prompt, whose first row has padding on its left if wanted."""
-    if model.config.model_type == "whisper":
-        return {"input_features": torch.randn(batch, 8, 40, dtype=model.dtype)}
-    ids = torch.randint(2, WORDS, (batch, 5))
-    mask = torch.ones_like(ids)
-    if padded:
-        ids[0, :2] = mask[0, :2] = 0
-    return {"input_ids": ids, "attention_mask": mask}
-
-
-def how_of(model: Any, *, static: bool) -> Any:
-    """Return how to generate: the likeliest token, STEPS times."""
-    more: dict[str, Any] = {"cache_implementation": "static", "max_cache_len": 80} if static else {}
-    if model.config.is_encoder_decoder:
-        more["decoder_start_token_id"] = model.config.decoder_start_token_id
-    ids = {name: IDS[name] for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    how = transformers.GenerationConfig(
-        max_new_tokens=STEPS,
-        do_sample=False,
-        disable_compile=True,
-        return_dict_in_generate=True,
-        output_logits=True,
-        **ids,
-        **more,
-    )
-    model.generation_config = how
-    return how
-
-
-def assert_alike(found: Any, expected: Any) -> None:
-    """Assert that tokens, the numbers that they were chosen by, and the state after them agree."""
-    assert torch.equal(found.sequences, expected.sequences)
-    assert len(set(expected.sequences.flatten().tolist())) > 1
-    torch.testing.assert_close(found.logits, expected.logits)
-    assert not torch.equal(expected.logits[0], expected.logits[-1])
-    states = [pytree.tree_leaves(result.past_key_values) for result in (found, expected)]
-    assert len(states[0]) == len(states[1]) > 0
-    for mine, yours in zip(*states, strict=True):
-        torch.testing.assert_close(mine, yours)
 
 
 @pytest.fixture
@@ -199,7 +117,7 @@ def test_families_optimized_give_the_same_tokens(family: str) -> None:
 @pytest.mark.usefixtures("unsearched")
 @pytest.mark.parametrize("static", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_windows_that_are_counted_in_python_are_refused(static: bool) -> None:
-    model = model_of("gemma2", layer_types=["sliding_attention", "full_attention"], sliding_window=16)
+    model = model_of("gemma2", **WINDOWS)
     given, how = inputs_of(model, 1, padded=False), how_of(model, static=static)
     with pytest.raises(exporter.ExporterError, match="returns another structure of past_key_values") as caught:
         exported(model, given, how, dynamic=not static)

@@ -10,6 +10,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value, make
 from taso_py.ir.operator import AttributeValue, Input, Ref, Weight
 from taso_py.ir.types import DType, TensorType
+from taso_py.ops.elementwise import Relu
 from taso_py.ops.layout import Order
 from taso_py.ops.nested import ControlFlow, Nested
 from taso_py.ops.opaque import Opaque
@@ -134,6 +135,37 @@ def test_a_changed_result_lies_in_memory_as_before() -> None:
 def test_a_body_with_effects_is_left_alone() -> None:
     assert Body.of(outer(SCALED, PLAIN, effect=True).effects[0], 0) is None
     assert Body.of(outer(SCALED, PLAIN).effects[0], 2) is None
+
+
+def around(target: str, *, draws: bool = False) -> Graph:
+    """A condition whose first body holds another operator of control flow, and applies relu twice to its result."""
+    (plain,) = outer(PLAIN, PLAIN, static=False).effects
+    (inner,) = outer(SCALED, TWICE, static=False, effect=draws).effects
+    assert isinstance(plain.op, Opaque)
+    assert isinstance(inner.op, Opaque)
+    x, w = (make(Input(name, value.type)) for name, value in zip(("x0", "x1"), inner.inputs[1:], strict=True))
+    asked = make(Opaque("aten.any.default", (Ref(0),), (inner.inputs[0].type,)), [x.value])
+    node = make(replace(inner.op, target=target), [asked.value, x.value, w.value], 0)
+    made = make(Relu(), [make(Relu(), [node.value]).value])
+    body = Nested("tuple", ((0, 1),), Graph((x, w), (made.value,), (node,)))
+    head, _, other, operands = plain.op.arguments
+    whole = make(replace(plain.op, arguments=(head, body.text, other, operands)), plain.inputs, 0)
+    return Graph(tuple(value.node for value in plain.inputs), (whole.value,), (whole,))
+
+
+def test_a_body_around_control_flow_that_surely_ends_is_rewritten() -> None:
+    graph = around("higher_order.cond")
+    before, _ = bodies(graph)
+    after, _ = bodies(rewritten(graph, 0)[0])
+    assert before.count("relu") - after.count("relu") == 1
+    assert [text.count("higher_order.cond") for text in (before, after)] == [1, 1]
+
+
+def test_a_body_around_what_may_not_end_or_draws_is_left_alone() -> None:
+    for graph in (around("higher_order.while_loop"), around("higher_order.cond", draws=True)):
+        assert ControlFlow.of(graph.effects[0]) is not None
+        assert Body.of(graph.effects[0], 0) is None
+        assert Body.of(graph.effects[0], 1) is not None
 
 
 @pytest.fixture

@@ -1,0 +1,90 @@
+"""Numbers that graphs take and return beside their tensors do not keep these from being optimized."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+
+from taso_py.dynamo import backend as dynamo
+from taso_py.dynamo.numbers import NumbersApart
+from taso_py.dynamo.prospects import Prospects
+
+
+class Counter:
+    """Counts calls in Python."""
+
+    def __init__(self) -> None:
+        self.calls, self.sum = 0, 0
+
+
+def counted(x: Tensor, counter: Counter) -> Tensor:
+    counter.calls += 1
+    counter.sum += 3 * counter.calls
+    return torch.relu(x) * 2
+
+
+def read(x: Tensor, counter: Counter) -> Tensor:
+    counter.calls += 1
+    return torch.relu(x) * counter.calls
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    monkeypatch.setattr(dynamo, "_prospects", Prospects())
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def captured(function: Callable[..., Any]) -> fx.GraphModule:
+    """The graph that is captured of a function once its numbers vary."""
+    graphs: list[fx.GraphModule] = []
+
+    def keep(graph: fx.GraphModule, _: Any) -> Callable[..., Any]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled, counter = torch.compile(function, backend=keep), Counter()
+    for _ in range(3):
+        compiled(torch.ones(3), counter)
+    return graphs[-1]
+
+
+def test_the_parts_return_what_the_whole_does() -> None:
+    graph = captured(counted)
+    apart = NumbersApart.of(graph)
+    assert apart is not None
+    assert not any(isinstance(node.meta.get("example_value"), torch.SymInt) for node in apart.tensors.graph.nodes)
+    kinds = [node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"]
+    given = [
+        torch.tensor([-1.0, 0.0, 2.0]) if isinstance(kind, Tensor) else 7 + place for place, kind in enumerate(kinds)
+    ]
+    found, expected = apart.joined(apart.tensors.forward)(*given), graph.forward(*given)
+    assert [type(value) for value in found] == [type(value) for value in expected]
+    assert len([value for value in found if isinstance(value, int)]) == 2
+    assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(found, expected, strict=True))
+
+
+def test_numbers_that_tensors_depend_on_stay() -> None:
+    assert NumbersApart.of(captured(read)) is None
+    assert NumbersApart.of(captured(lambda x, _: x + 1)) is None
+
+
+@pytest.mark.usefixtures("any_gain")
+@pytest.mark.parametrize("function", [counted, read])
+def test_what_is_counted_varies(function: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    options: Any = {"race_seconds": 0.1, "time_limit": 1.0, "kernels": False}
+    compiled = torch.compile(function, backend=dynamo.taso, options=options)
+    mine, yours, x = Counter(), Counter(), torch.tensor([-1.0, 0.0, 2.0])
+    with torch.no_grad():
+        for _ in range(5):
+            assert torch.equal(compiled(x, mine), function(x, yours))
+    assert vars(mine) == vars(yours)
+    assert mine.calls == 5
+    assert ("its sizes vary between calls" in caplog.text) is (function is read)

@@ -1,0 +1,96 @@
+"""``generate`` of transformers with static caches behind ``torch.compile(backend="taso")``: optimized, and the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from taso_py.backend import Program
+from taso_py.backend.writes import Writes
+from taso_py.driver.decisions import Decision
+from taso_py.dynamo import backend as dynamo
+from taso_py.dynamo.prospects import Prospects
+from taso_py.models.zoo.libraries import declare_missing_torchvision_operators
+from taso_py.search.trace import Trace, write_trace
+
+declare_missing_torchvision_operators()
+pytest.importorskip("transformers", "5.23", reason="its caches changed")
+from transformers import CompileConfig  # noqa: E402
+
+from tests.huggingface.families import FAMILIES, WINDOWS, assert_alike, how_of, inputs_of, model_of  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    monkeypatch.setattr(dynamo, "_prospects", Prospects())
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """The programs of captured graphs, which are built, with their weights, but neither rewritten nor raced."""
+    programs: list[Program] = []
+
+    def decide(_: Any, source: Any, program: Program) -> tuple[Decision, None]:
+        programs.append(program)
+        return Decision(False, "eager", write_trace(Trace(program.graph.digest, (), ()))), None
+
+    monkeypatch.setattr(dynamo._Compiled, "_decide", decide)
+    return programs
+
+
+CASES = [
+    ("llama", False, 1, torch.float32),
+    ("gemma2", True, 4, torch.float32),
+    *(
+        pytest.param(family, windows, batch, dtype, marks=pytest.mark.slow)
+        for family in FAMILIES
+        for windows in ([False, True] if family.startswith("gemma") else [False])
+        for batch in (1, 4)
+        for dtype in (torch.float32, torch.bfloat16)
+    ),
+]
+
+
+def generated(family: str, windows: bool, batch: int, dtype: torch.dtype, **options: Any) -> tuple[Any, Any]:
+    """Return what a model generates behind ``torch.compile``, which compiles its steps, and in eager mode."""
+    model = model_of(family, dtype, **(WINDOWS if windows else {}))
+    given, how = inputs_of(model, batch, padded=batch > 1), how_of(model, static=True)
+    expected = model.generate(**given)
+    how.disable_compile = False
+    no_mode: Any = None  # it excludes options
+    how.compile_config = CompileConfig(backend=dynamo.taso, mode=no_mode, options={"freeze": True, **options})
+    vars(how.compile_config)["_compile_all_devices"] = True  # transformers compiles on its own on GPUs only
+    return model.generate(**given), expected
+
+
+@pytest.mark.parametrize(("family", "windows", "batch", "dtype"), CASES)
+def test_generation_runs_optimized(
+    family: str,
+    windows: bool,
+    batch: int,
+    dtype: torch.dtype,
+    built: list[Program],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert_alike(*generated(family, windows, batch, dtype))
+    assert "runs as it is" not in caplog.text
+    assert len(built) == (3 if windows else 1)  # windows that fill up, at a number that varies, and those that are full
+    assert all(Writes.of(program.graph).inputs for program in built)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("any_gain")
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("runtime", ["eager", "onnxruntime", "openvino"])
+def test_generation_by_results(family: str, runtime: str, caplog: pytest.LogCaptureFixture) -> None:
+    limits = {"race_seconds": 0.1, "time_limit": 0.5, "kernels": False, "cache": False}
+    assert_alike(*generated(family, family.startswith("gemma"), 4, torch.float32, runtime=runtime, **limits))
+    assert "runs as it is" not in caplog.text

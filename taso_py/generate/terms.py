@@ -24,8 +24,6 @@ from taso_py.ops.evaluate import Floats, evaluate
 
 VARIABLE = -1
 """Production number of a variable."""
-LARGEST = 512
-"""Most elements of a term that is enumerated."""
 
 Ids = NDArray[np.int64]
 
@@ -163,4 +161,4 @@ class Terms:
             type_ = op.infer(types)[0]
         except ShapeError:
             return None
-        return (op, type_) if np.prod(type_.sizes) <= LARGEST else None
+        return (op, type_) if np.prod(type_.sizes) <= self.family.largest else None

@@ -18,6 +18,8 @@ from taso_py.ops.base import TensorOperator, plain_axis
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Concat, Slice
 
+LARGEST = 512
+"""Most elements of a term, where a family does not say otherwise."""
 DATA = "d"
 """Role of values that change from run to run: activations, images."""
 WEIGHT = "w"
@@ -133,6 +135,9 @@ class Family:
     of enlarging by a factor of one."""
     repeats: bool = False
     """True if rules are wanted in which both sides read a variable more than once, as those of squares do."""
+
+    largest: int = LARGEST
+    """Most elements of a term; more where many axes need sizes of their own."""
 
     @property
     def is_large(self) -> bool:

@@ -27,6 +27,9 @@ QUICK = {
     ("choices",),
     ("branches",),
     ("lookups",),
+    ("rotary",),
+    ("angles",),
+    ("absorbed",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -6,6 +6,7 @@ cast, which is what PyTorch does; a tensor of rank 0 promotes by rules of its ow
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -50,10 +51,11 @@ from taso_py.ops.elementwise import (
     Sub,
     Tanh,
 )
+from taso_py.ops.functions import IRRATIONALS, RECIPROCALS
 
 
 def promoted(operand: Value | float, dtype: DType) -> Value:
-    """Return an operand as PyTorch converts it to compute in ``dtype``; numbers become exact constants."""
+    """Return an operand as PyTorch converts it to compute in ``dtype``; numbers become constants that round alike."""
     if isinstance(operand, Value):
         if operand.type.dtype is dtype:
             return operand
@@ -68,7 +70,17 @@ def promoted(operand: Value | float, dtype: DType) -> Value:
         return apply(Constant(operand, dtype))
     if float(operand) != operand:
         raise NotInDialectError
-    return apply(Constant(float(operand), dtype))
+    return apply(Constant(_recognized(float(operand), dtype), dtype))
+
+
+def _recognized(number: float, dtype: DType) -> float:
+    """Return a number, or the irrational one that rounds to it in ``dtype``, which models write with some digits."""
+    types = {torch.float32, TORCH_DTYPES[dtype]}  # half precision is computed with numbers in single precision
+    for known in (*IRRATIONALS.values(), *itertools.chain(*RECIPROCALS.values())):
+        is_near = math.isclose(number, known, rel_tol=1e-6)
+        if is_near and all(torch.tensor(number, dtype=type_) == torch.tensor(known, dtype=type_) for type_ in types):
+            return known
+    return number
 
 
 def _binary(op: Operator, left: str = "self", right: str = "other") -> Callable[[AtenCall], Result]:

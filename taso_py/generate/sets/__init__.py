@@ -7,7 +7,8 @@ view, ``layers`` has layers that take in what is before or behind them, ``heads`
 groups of queries, ``algebra`` further laws of sums, products and joins, ``activations`` the gates of mobile networks
 written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formulas`` numbers, powers and functions of
 elements, ``choices`` choices between values and logic, ``branches`` sums of layers of one operand, ``lookups`` what is
-computed from rows that integers choose, ``images`` what is computed of enlarged images and of averages.
+computed from rows that integers choose, ``images`` what is computed of enlarged images and of averages, ``rotary`` and
+``angles`` rotary position embeddings, ``absorbed`` norms, unequal padding and orders of channels that layers take in.
 ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core``
 with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with
 fewest operators.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from taso_py.generate.sets.absorbed import ABSORBED
 from taso_py.generate.sets.activations import ACTIVATIONS
 from taso_py.generate.sets.algebra import ALGEBRA
 from taso_py.generate.sets.arrays import ARRAYS
@@ -37,6 +39,7 @@ from taso_py.generate.sets.layout import LAYOUT
 from taso_py.generate.sets.lookups import LOOKUPS
 from taso_py.generate.sets.matrix import MATRIX
 from taso_py.generate.sets.merge import MERGE
+from taso_py.generate.sets.rotary import ANGLES, ROTARY
 from taso_py.generate.sets.rows import ROWS
 from taso_py.generate.sets.scalars import SCALARS
 from taso_py.generate.sets.transformer import TRANSFORMER
@@ -60,6 +63,9 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "branches": BRANCHES,
     "lookups": LOOKUPS,
     "images": IMAGES,
+    "rotary": ROTARY,
+    "angles": ANGLES,
+    "absorbed": ABSORBED,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -78,6 +84,9 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("branches",),
     ("lookups",),
     ("images",),
+    ("rotary",),
+    ("angles",),
+    ("absorbed",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

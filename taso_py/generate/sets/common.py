@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from taso_py.generate.vocabulary import DATA, WEIGHT, Family, Half, Production, Variables, apply
+from taso_py.generate.vocabulary import DATA, LARGEST, WEIGHT, Family, Half, Production, Variables, apply
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.elementwise import Add, Mul, Relu, Sigmoid, Sub, Tanh
@@ -51,6 +51,7 @@ def family(
     faithful: bool = False,
     narrow: bool = False,
     repeats: bool = False,
+    largest: int = LARGEST,
 ) -> Family:
     """Return a family in which all forms are found; the arguments are those of :class:`Family`."""
     return Family(
@@ -63,4 +64,5 @@ def family(
         faithful=faithful,
         narrow=narrow,
         repeats=repeats,
+        largest=largest,
     )

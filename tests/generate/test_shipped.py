@@ -27,6 +27,7 @@ QUICK = {
     ("choices",),
     ("branches",),
     ("lookups",),
+    ("interpolation",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -51,6 +51,12 @@ CASES = {
         "upsample_nearest2d(relu(conv2d(x)))",
         {"a": nn.Conv2d(64, 24, 1)},
     ),
+    "a pointwise convolution of an interpolated image": Case(
+        lambda m, x: F.relu(m.a(F.interpolate(x, scale_factor=4, mode="bilinear"))),
+        (SMALL,),
+        "relu(upsample_bilinear2d(conv2d(x)))",
+        {"a": nn.Conv2d(64, 24, 1, bias=False)},
+    ),
     "normalization of an enlarged image": Case(
         lambda m, x: F.silu(_both(m, x)),
         (SMALL,),
@@ -136,6 +142,12 @@ NEAR_MISSES = {
         (SMALL, LARGE),
         "conv2d(concat(upsample_nearest2d(x), y))",
         {"a": nn.Conv2d(128, 24, 3, padding=1)},
+    ),
+    "a wider convolution of an interpolated image": Case(
+        lambda m, x: m.a(F.interpolate(x, scale_factor=2, mode="bilinear")),
+        (SMALL,),
+        "conv2d(upsample_bilinear2d(x))",
+        {"a": nn.Conv2d(64, 24, 3, bias=False, padding=1)},
     ),
     "enlarged by a fraction": Case(
         lambda m, x: m.a(F.interpolate(x, scale_factor=1.5)), (SMALL,), "conv2d(opaque(x))", {"a": nn.Conv2d(64, 24, 1)}

@@ -30,6 +30,7 @@ QUICK = {
     ("rotary",),
     ("angles",),
     ("absorbed",),
+    ("interpolation",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

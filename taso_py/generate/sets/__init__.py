@@ -7,8 +7,9 @@ view, ``layers`` has layers that take in what is before or behind them, ``heads`
 groups of queries, ``algebra`` further laws of sums, products and joins, ``activations`` the gates of mobile networks
 written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formulas`` numbers, powers and functions of
 elements, ``choices`` choices between values and logic, ``branches`` sums of layers of one operand, ``lookups`` what is
-computed from rows that integers choose, ``images`` what is computed of enlarged images and of averages, ``rotary`` and
-``angles`` rotary position embeddings, ``absorbed`` norms, unequal padding and orders of channels that layers take in.
+computed from rows that integers choose, ``images`` what is computed of enlarged images and of averages,
+``interpolation`` what is computed of linearly enlarged ones, ``rotary`` and ``angles`` rotary position embeddings,
+``absorbed`` norms, unequal padding and orders of channels that layers take in.
 ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core``
 with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with
 fewest operators.
@@ -34,6 +35,7 @@ from taso_py.generate.sets.formulas import FORMULAS
 from taso_py.generate.sets.fuse import FUSE
 from taso_py.generate.sets.heads import HEADS
 from taso_py.generate.sets.images import IMAGES
+from taso_py.generate.sets.interpolation import INTERPOLATION
 from taso_py.generate.sets.layers import LAYERS
 from taso_py.generate.sets.layout import LAYOUT
 from taso_py.generate.sets.lookups import LOOKUPS
@@ -66,6 +68,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "rotary": ROTARY,
     "angles": ANGLES,
     "absorbed": ABSORBED,
+    "interpolation": INTERPOLATION,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -87,6 +90,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("rotary",),
     ("angles",),
     ("absorbed",),
+    ("interpolation",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

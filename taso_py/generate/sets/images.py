@@ -69,17 +69,18 @@ _NORMS = (GroupNorm(2, 0.25), InstanceNorm(0.25))
 _family = partial(family, faithful=True)
 
 
-def _exchanged(
+def exchanged(
     name: str,
     variables: Sequence[Variables],
     *done: tuple[str, Sequence[TensorOperator]],
     domain: Domain = Domain.EXACT,
+    enlarge: TensorOperator = _ENLARGE,
 ) -> Family:
     """Return a family of operators on an enlarged image and others, which are done before enlarging instead."""
     productions = [
-        Production(_ENLARGE, DATA, _LARGE),
-        Production(_ENLARGE, _OTHER, _OTHER_LARGE),
-        Production(_ENLARGE, _SMALL, FUSED),
+        Production(enlarge, DATA, _LARGE),
+        Production(enlarge, _OTHER, _OTHER_LARGE),
+        Production(enlarge, _SMALL, FUSED),
     ]
     for roles, ops in done:
         productions += yields(_SMALL, [roles], *ops)
@@ -88,12 +89,18 @@ def _exchanged(
     return _family(name, variables, [made for made in productions if set(made.roles) <= given], 3, domain=domain)
 
 
-def _joined(name: str, small: tuple[int, ...], large: tuple[int, ...], *enlarge: TensorOperator) -> Family:
+def joined(
+    name: str,
+    small: tuple[int, ...],
+    large: tuple[int, ...],
+    *enlarge: TensorOperator,
+    domain: Domain = Domain.EXACT,
+) -> Family:
     """Return the family of pointwise convolutions of an enlarged image joined with another."""
     is_broadcast = small[-2:] == (1, 1)
     return _family(
         name,
-        each(d=small, y=large, w=(5, 2 * _CHANNELS, 1, 1), b=(5,)),
+        each(d=small, y=large, w=(5, 2 * small[-3], 1, 1), b=(5,)),
         (
             *yields(_LARGE, [DATA], *enlarge),
             *yields(_JOINED, [_LARGE + _OTHER, _OTHER + _LARGE], Concat(_CHANNEL)),
@@ -106,6 +113,7 @@ def _joined(name: str, small: tuple[int, ...], large: tuple[int, ...], *enlarge:
             Production(Add(), (_SMALL if is_broadcast else _OTHER_LARGE) + _BEFORE, FUSED),
         ),
         6,
+        domain=domain,
     )
 
 
@@ -168,37 +176,37 @@ def _scaled_norms() -> Family:
 
 
 IMAGES = (
-    _exchanged("functions of enlarged images", each(d=_SHAPE), (DATA, _FUNCTIONS)),
-    _exchanged(
+    exchanged("functions of enlarged images", each(d=_SHAPE), (DATA, _FUNCTIONS)),
+    exchanged(
         "arithmetic of enlarged images",
         each(d=_SHAPE, y=_SHAPE, v=(_CHANNELS, 1, 1), n=()),
         *((DATA + other, _ARITHMETIC) for other in (_VECTOR, _NUMBER)),
         (DATA + _OTHER, (*_ARITHMETIC, Maximum())),
     ),
-    _exchanged(
+    exchanged(
         "normalized enlarged images",
         each(d=_SHAPE, **dict.fromkeys(_STATISTICS, (_CHANNELS,))),
         (DATA + _STATISTICS, (_NORM,)),
     ),
-    _exchanged(
+    exchanged(
         "enlarged images normalized in groups",
         each(d=(2, _GROUPED, 2, 2), h=(_GROUPED,), k=(_GROUPED,)),
         *((DATA + "hk"[:count], _NORMS) for count in range(3)),
         domain=Domain.REAL,
     ),
-    _exchanged(
+    exchanged(
         "pointwise convolutions of enlarged images",
         each(d=_SHAPE, w=(5, _CHANNELS, 1, 1), b=(5,)),
         (DATA + WEIGHT, (_POINT,)),
         (DATA + WEIGHT + _BIAS, (_POINT,)),
     ),
-    _exchanged(
+    exchanged(
         "enlarged images joined",
         each(d=_SHAPE, y=(2, 2, _ROWS, _COLUMNS)),
         (DATA + _OTHER, (Concat(_CHANNEL),)),
     ),
-    _joined("pointwise convolutions of joined images", _SHAPE, _ENLARGED, _ENLARGE),
-    _joined(
+    joined("pointwise convolutions of joined images", _SHAPE, _ENLARGED, _ENLARGE),
+    joined(
         "pointwise convolutions of joined pixels",
         (2, _CHANNELS, 1, 1),
         _SHAPE,

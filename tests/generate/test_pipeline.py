@@ -81,7 +81,7 @@ def test_what_is_not_proved_is_reported_and_left_out() -> None:
 
 
 def test_an_unknown_vocabulary_is_one_line() -> None:
-    said = "no vocabulary is called everything; there are activations, algebra, arrays, branches, choices, conv"
+    said = "no vocabulary is called everything; there are absorbed, activations, algebra, angles, arrays"
     with pytest.raises(TasoError, match=said):
         Config(("everything",))
 

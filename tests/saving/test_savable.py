@@ -89,6 +89,7 @@ def _not_imported(*_: object) -> None:
 def test_what_cannot_be_imported_again_is_judged_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file of a result with kernels is imported to find them again."""
     monkeypatch.setattr(evaluation, "race", _all_lead)
+    monkeypatch.setattr(evaluation, "confirm", _confirmed)
     monkeypatch.setattr(artifact, "import_program", _not_imported)
     found = _optimized(Model(lambda _, x: x.relu()), (X,), kernels=True)
     assert any(note.startswith("cannot be saved (cannot export the model") for note in found.report.notes)
@@ -114,6 +115,7 @@ def test_what_alone_cannot_be_saved_is_refused_alone(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(evaluation, "dump", refusing)
     monkeypatch.setattr(evaluation, "race", _all_lead)
+    monkeypatch.setattr(evaluation, "confirm", _confirmed)
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval()
     found = _optimized(model, (X,), tmp_path, kernels=True)
     assert found.keeps_original
@@ -124,6 +126,11 @@ def test_what_alone_cannot_be_saved_is_refused_alone(tmp_path: Path, monkeypatch
 def _all_lead(contestants: Mapping[str, object], **_: object) -> Race:
     """A race in which everything is faster than the original, which is the first."""
     return Race({name: (9.0 - place,) * 6 for place, name in enumerate(contestants)}, RaceStop.TIME)
+
+
+def _confirmed(*_: object, **__: object) -> Race:
+    """A confirming race in which the winner is twice as fast."""
+    return Race({"baseline": (2.0,) * 10, "winner": (1.0,) * 10}, RaceStop.ROUNDS)
 
 
 def _not_reached(*_: object, **__: object) -> None:

@@ -59,7 +59,7 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{getattr(aten, name).default: getattr(nn, name) for name in _NEURAL},
     aten.scaled_dot_product_attention.default: functional.scaled_dot_product_attention,
     aten.upsample_nearest2d.default: nn.upsample_nearest2d,
-    aten.upsample_bilinear2d.default: nn.upsample_bilinear2d,
+    aten.upsample_bilinear2d.vec: nn.upsample_bilinear2d,
     aten.softmax.int: torch.softmax,
     aten.pow.Tensor_Scalar: torch.pow,
     aten.sum.dim_IntList: torch.sum,

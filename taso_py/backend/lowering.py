@@ -245,7 +245,8 @@ def _upsample_nearest2d(call: Caller, op: UpsampleNearest2d, node: Node, operand
 
 
 def _upsample_bilinear2d(call: Caller, op: UpsampleBilinear2d, node: Node, operands: Sequence[Any]) -> Any:
-    return call(aten.upsample_bilinear2d.default, operands[0], sizes(node.types[0])[-2:], op.align_corners)
+    # torch.export takes the other overload apart, and what it makes of it rounds differently (PyTorch 2.13).
+    return call(aten.upsample_bilinear2d.vec, operands[0], sizes(node.types[0])[-2:], op.align_corners, None)
 
 
 def is_upsampled_exactly(extents: Sequence[Dim], factors: Sequence[Dim]) -> bool:

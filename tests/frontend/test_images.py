@@ -91,6 +91,12 @@ def test_interpolating_by_whole_factors_is_an_operator(name: str) -> None:
     assert operator_names(program).count("upsample_bilinear2d") == 1
 
 
+@pytest.mark.parametrize("name", ["twice", "between corners"])
+def test_what_is_built_with_interpolation_is_imported_as_it_was(name: str) -> None:
+    program = round_trip(Model(lambda s, x: INTERPOLATED[name](x)), IMAGE)
+    assert operator_names(round_trip(build(program), IMAGE)) == operator_names(program)
+
+
 @pytest.mark.parametrize("name", NOT_BY_WHOLE_FACTORS)
 def test_other_interpolation_is_opaque(name: str) -> None:
     program = round_trip(Model(lambda s, x: NOT_BY_WHOLE_FACTORS[name](x)), IMAGE)

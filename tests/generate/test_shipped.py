@@ -27,7 +27,6 @@ QUICK = {
     ("choices",),
     ("branches",),
     ("lookups",),
-    ("rotary",),
     ("angles",),
     ("absorbed",),
     ("interpolation",),

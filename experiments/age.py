@@ -7,16 +7,14 @@ Invariant: nothing is measured or written.
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.harness import Experiment
 from experiments.page import ResultSection, read_sections
+from experiments.running import git
 
-ROOT = Path(__file__).parent.parent
-"""The repository."""
 DECIDES = ("taso_py", "substitutions")
 """Files that every experiment depends on, beside its own module."""
 
@@ -49,7 +47,7 @@ def ages(folders: Iterable[Path], experiments: Iterable[Experiment]) -> Iterator
 
 def _age(folder: Path, section: ResultSection) -> Age:
     module = section.experiment.measure.__module__.replace(".", "/") + ".py"
-    counts = [_commits_since(commit, (*DECIDES, module)) for commit in section.commits]
+    counts = [_commits_since(commit.split()[0], (*DECIDES, module)) for commit in section.commits]
     return Age(
         folder=folder.name,
         experiment=section.experiment.name,
@@ -62,13 +60,7 @@ def _age(folder: Path, section: ResultSection) -> Age:
 def _commits_since(commit: str, paths: Iterable[str]) -> int | None:
     """Return the number of commits after one that change files, by their paths in the repository."""
     try:
-        found = subprocess.run(
-            ["git", "rev-list", "--count", f"{commit}..HEAD", "--", *paths],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        found = git("rev-list", "--count", f"{commit}..HEAD", "--", *paths)
     except OSError:
         return None
     return int(found.stdout) if found.returncode == 0 else None

@@ -122,9 +122,9 @@ def _threads(environment: dict[str, Any]) -> str:
 
 def _commits(folder: Path, section: ResultSection) -> Iterator[str]:
     """Yield the commits that measured the rows; where they differ, with their parts."""
-    commits = section.facts.get("commit", "").split(", ")
-    if len(commits) == 1:
-        yield f"Commit: {_short(commits[0])}"
+    commits = section.commits
+    if len(commits) < 2:
+        yield f"Commit: {_short(''.join(commits))}"
         return
     parts = _parts_by_commit(folder / "runs" / section.experiment.name)
     for commit in commits:

@@ -67,8 +67,8 @@ class ResultSection:
 
     @property
     def commits(self) -> Sequence[str]:
-        """Commits that its parts were measured by, without what had been changed besides."""
-        return [commit.split()[0] for commit in self.facts.get("commit", "").split(", ") if commit.strip()]
+        """Commits that its parts were measured by, each with a remark if something had been changed besides."""
+        return list(filter(None, self.facts.get("commit", "").split(", ")))
 
     @property
     def circumstances(self) -> list[str]:

@@ -33,6 +33,9 @@ from taso_py.latency.environment import Environment
 
 mpl.use("agg")
 
+ROOT = Path(__file__).parent.parent
+"""The repository."""
+
 Tell: TypeAlias = Callable[[Experiment, str], None]
 """Called with every part when it begins."""
 
@@ -166,14 +169,17 @@ def circumstances_of(settings: Settings) -> Mapping[str, Any]:
     }
 
 
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run git in the repository, and return how it ended.
+
+    Raises:
+        OSError: there is no git.
+    """
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+
+
 def _commit() -> str:
     """Return the commit that is checked out, and whether anything but results differs from it."""
-
-    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            ["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
-        )
-
     try:
         head = git("rev-parse", "HEAD").stdout.strip()
         changed = git("diff", "--quiet", "HEAD", "--", ":/", ":(exclude,top)experiments/results").returncode

@@ -36,8 +36,8 @@ class Effort:
     compiles_ahead: bool = False
     """True if ``auto`` tries compiling ahead of time, which takes as long again."""
     calibrates: bool = True
-    """True if a reference network is run once per machine and engine, so that predictions are those of whole runs; it
-    scales all latencies by one factor, and so changes no choice."""
+    """True if a reference network is run once per machine, so that predictions for PyTorch's kernels are those of whole
+    runs; it scales all latencies by one factor, and so changes no choice of kernels."""
     profile_s: float = 3.0
     """Seconds of timed runs for the profiles of original and result in ``report.html``."""
 

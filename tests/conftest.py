@@ -14,6 +14,8 @@ import torch
 
 from taso_py.cost.model import CostModel
 from taso_py.driver import calibrating
+from taso_py.dynamo import backend as dynamo
+from taso_py.dynamo.prospects import Prospects
 from taso_py.judging import plausible, timing
 from taso_py.latency import contention, latencies, measuring, roofline
 from taso_py.models.zoo.libraries import declare_missing_torchvision_operators
@@ -65,6 +67,17 @@ def network_timed_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(calibrating, "network_seconds", kept)
         yield
+
+
+@pytest.fixture
+def fresh_compilations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What ``torch.compile`` has compiled, and what was found of it, is forgotten before and after the test."""
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    monkeypatch.setattr(dynamo, "_prospects", Prospects())
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture

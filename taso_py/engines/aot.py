@@ -35,7 +35,7 @@ from taso_py.backend.plan import PlanStep
 from taso_py.backend.schema import storage_of
 from taso_py.backend.tracing import quiet, silent
 from taso_py.backend.weights import assemble
-from taso_py.backend.writes import Writes, is_write, state_of
+from taso_py.backend.writes import Writes, state_of
 from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError, Runner
 from taso_py.engines.inductor import PACKS, packing
 from taso_py.engines.names import AOT_INDUCTOR
@@ -77,9 +77,7 @@ class AotInductor(Engine):
         return packable(plan).compiled()
 
     def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
-        if not all(map(is_write, program.graph.effects)):
-            reason = "it checks values, draws random numbers, or has operators with effects of their own"
-            raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
+        self._check_effects(program.graph)
         return self._around(program, compile_archive(program, plan))
 
     def files(self, module: nn.Module) -> Mapping[str, bytes]:
@@ -136,8 +134,9 @@ class CompiledArchive(CompiledGraph):
         self._formats = [_memory_format(program.example_inputs[place]) for place in self._taken]
         self._names = _names_of_state(program)
         """For each of the graph's state, the archive's name and the strides that it was compiled for."""
-        self._inputs = len(keys)
-        self._writes = bool(Writes.of(program.graph))
+        self._inputs, writes, state = len(keys), Writes.of(program.graph), state_of(program.graph)
+        self._is_written = [*(key in writes.inputs for key in taken), *(key in writes.buffers for key in state)]
+        """For each of the archive's inputs, and of the graph's state, whether it is written to."""
         unknown = {name for name, _ in self._names} - set(self._loader.get_constant_fqns())
         if unknown:
             raise EngineUnavailableError(f"{ARCHIVE} has no state {min(unknown)}; optimize the model again")
@@ -152,10 +151,10 @@ class CompiledArchive(CompiledGraph):
             if held:
                 self._loader.load_constants(held, use_inactive=False, check_full_update=False, user_managed=True)
             results = self._loader.boxed_run([*given])
-        if not (self._writes or held):
+        if not (held or any(self._is_written)):
             return [results[place] for place in self._given]
-        for tensor, used in zip((*read, *state), (*given, *held.values()), strict=True):
-            if used.data_ptr() != tensor.data_ptr():
+        for tensor, used, is_written in zip((*read, *state), (*given, *held.values()), self._is_written, strict=True):
+            if is_written and used.data_ptr() != tensor.data_ptr():
                 tensor.copy_(used)
         theirs = {storage_of(tensor) for tensor in (*given, *held.values())}
         own = [result.clone() if storage_of(result) in theirs else result for result in results]

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from taso_py.backend import NO_PLAN, ContractError, Plan, Program, build, build_around
 from taso_py.backend.frozen import NO_PICKLE, FrozenError, FrozenRunner
 from taso_py.backend.storage import COMPUTES
+from taso_py.backend.writes import is_write
 from taso_py.ir.errors import InvariantError, TasoError, first_line
 from taso_py.ir.graph import Graph
 from taso_py.kernels.table import PLAIN
@@ -113,6 +114,16 @@ class Engine(ABC):
             EngineUnavailableError: the engine cannot run the program here.
         """
         return build(program, plan)
+
+    def _check_effects(self, graph: Graph) -> None:
+        """Check that a graph has no effects but writes.
+
+        Raises:
+            EngineUnavailableError: it has others.
+        """
+        if not all(map(is_write, graph.effects)):
+            reason = "it checks values, draws random numbers, or has operators with effects of their own"
+            raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
 
     def build_around(self, program: Program, compiled: CompiledGraph, late: Graph | None = None) -> nn.Module:
         """Build a program into a module around its graph, which the engine has compiled.

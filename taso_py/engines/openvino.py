@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taso_py.backend.division import Division
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.precision import check_range, most_given, other_precision
 from taso_py.engines.session import WRITES, NodeTime, OnnxModel, Session, SessionEngine, dense, input_names_in
@@ -53,8 +54,8 @@ class OpenVino(SessionEngine):
     def misfit(self, graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
         return super().misfit(graph, weights) or other_precision(graph, weights)
 
-    def most_given(self, graph: Graph, weights: Mapping[str, Tensor]) -> int | None:
-        return most_given(graph, weights)
+    def most_given(self, division: Division, weights: Mapping[str, Tensor]) -> int | None:
+        return most_given(division.pure, weights)
 
     @property
     def version(self) -> str:

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program
-from taso_py.backend.division import divided
+from taso_py.backend.division import Division, divided
 from taso_py.backend.identifiers import identifiers, input_names
 from taso_py.backend.storage import COMPUTES
 from taso_py.backend.tensors import TORCH_DTYPES, tensors_in
 from taso_py.backend.tracing import quiet
-from taso_py.backend.writes import is_write, state_of
+from taso_py.backend.writes import state_of
 from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError, Runner
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
@@ -183,9 +183,7 @@ class SessionEngine(Engine):
         # Imported here, with all rows: what was saved is run without.
         from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
 
-        if not all(map(is_write, graph.effects)):
-            reason = "it checks values, draws random numbers, or has operators with effects of their own"
-            raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
+        self._check_effects(graph)
         division = divided(graph)
         late = division.late if graph.effects else None
         count, graph = len(graph.outputs), division.pure
@@ -196,7 +194,7 @@ class SessionEngine(Engine):
             reason = self.misfit(graph, weights)
             if reason is not None:
                 raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
-            return OnnxModel(onnx_bytes(model), input_names(graph), late, self.most_given(graph, weights))
+            return OnnxModel(onnx_bytes(model), input_names(graph), late, self.most_given(division, weights))
         except NotInOnnx as error:
             raise EngineUnavailableError(f"{self.name} cannot run this module: {error}") from error
 
@@ -208,15 +206,15 @@ class SessionEngine(Engine):
         empty = next((type_ for node in graph.nodes for type_ in node.types if 0 in type_.shape), None)
         return None if empty is None else f"it has values without elements ({empty.text})"
 
-    def most_given(self, graph: Graph, weights: Mapping[str, Tensor]) -> int | None:
-        """Return the largest magnitude of integers that a graph may be given; None if that is no matter."""
+    def most_given(self, division: Division, weights: Mapping[str, Tensor]) -> int | None:
+        """Return the largest magnitude of integers that the pure part of a graph may be given; None for any."""
         return None
 
     def saved_model(self, program: Program, path: Path) -> OnnxModel:
         """Return the engine's file of a saved result as a model, given the program that it computes."""
         writes, division = path.with_name(WRITES), divided(program.graph)
         late = parse_graph(writes.read_text()) if program.graph.effects and writes.is_file() else None
-        most = self.most_given(division.pure, program.weights)
+        most = self.most_given(division, program.weights)
         return OnnxModel(path, input_names(Graph(division.inputs, ())), late, most)
 
     def compile(self, model: OnnxModel, threads: int | None = None) -> Session:

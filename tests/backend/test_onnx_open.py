@@ -42,6 +42,11 @@ MODELS: dict[str, tuple[nn.Module, Any, Sequence[Sequence[int]]]] = {
         {0: BATCH, 1: LENGTH},
         [(3, 7, 8), (1, 4, 8), (2, 30, 8)],
     ),
+    "volumes": (
+        Function(lambda x: nn.functional.max_pool3d(x, 2, ceil_mode=True)),
+        {0: BATCH},
+        [(3, 2, 5, 6, 7), (1, 2, 5, 6, 7)],
+    ),
     "attention": (Block(), {0: BATCH, 1: LENGTH}, [(3, 10, 16), (1, 4, 16), (5, 64, 16)]),
     "convolution": (
         Image(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from taso_py.driver.decisions import Decision
 from taso_py.driver.result import Optimized
 from taso_py.dynamo import backend as dynamo
 from taso_py.dynamo.captured import CapturedSource
-from taso_py.dynamo.prospects import Prospects
 from taso_py.frontend import import_module
 from taso_py.search.templates import read_templates, search
 from taso_py.search.trace import Trace, write_trace
@@ -46,14 +45,7 @@ class Images(nn.Module):
         return functional.dropout(self.left(y) * self.scale, 0.5, self.training) + self.right(y)
 
 
-@pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
-    monkeypatch.setattr(dynamo, "_prospects", Prospects())
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compilations")
 
 
 @pytest.fixture

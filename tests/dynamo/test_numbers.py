@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from torch import Tensor, fx
 
 from taso_py.dynamo import backend as dynamo
 from taso_py.dynamo.numbers import NumbersApart
-from taso_py.dynamo.prospects import Prospects
 
 
 class Counter:
@@ -33,13 +31,7 @@ def read(x: Tensor, counter: Counter) -> Tensor:
     return torch.relu(x) * counter.calls
 
 
-@pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
-    monkeypatch.setattr(dynamo, "_prospects", Prospects())
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compilations")
 
 
 def captured(function: Callable[..., Any]) -> fx.GraphModule:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +15,12 @@ from taso_py.dynamo import backend as dynamo
 from taso_py.dynamo.captured import weight_positions, why_untouched
 from taso_py.dynamo.prospects import LOSSES, Prospects, family_of
 
+pytestmark = pytest.mark.usefixtures("fresh_compilations")
+
 
 @pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
-    monkeypatch.setattr(dynamo, "_prospects", Prospects())
+def _undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamo, "_decisions", Decisions())
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
 
 
 def test_nothing_gained_at_some_sizes_is_not_tried_at_others() -> None:

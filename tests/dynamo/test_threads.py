@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from taso_py.backend import Program
 from taso_py.driver.decisions import Decision
 from taso_py.driver.optimize import optimize
 from taso_py.dynamo import backend as dynamo
-from taso_py.dynamo.prospects import Prospects
 from taso_py.search.templates import read_templates, search
 from taso_py.search.trace import write_trace
 from tests.search.examples import FakeCost
@@ -34,14 +32,7 @@ def image(batch: int = 1) -> Tensor:
     return torch.randn(batch, 3, 8, 8, generator=torch.Generator().manual_seed(batch))
 
 
-@pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
-    monkeypatch.setattr(dynamo, "_prospects", Prospects())
-    torch.manual_seed(0)
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compilations")
 
 
 @pytest.fixture

@@ -78,6 +78,7 @@ def with_gaps() -> Tensor:
     return torch.ones(2, 3, 2 * WIDTH)[..., ::2]
 
 
+REPEATED = torch.arange(float(WIDTH)).expand(2, 3, -1)
 WRITING: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]]]] = {
     "a buffer": (Cached(), lambda: (X, PLACE)),
     "a buffer that is not read": (Replaced(), lambda: (X, PLACE)),
@@ -85,6 +86,10 @@ WRITING: dict[str, tuple[Callable[..., Any], Callable[[], Sequence[Tensor]]]] = 
     "a place of an argument": (placed, lambda: (X, PLACE, torch.ones(1, LENGTH, WIDTH))),
     "an argument that is returned": (returned, lambda: (X, torch.ones(2, 3, WIDTH))),
     "an argument with gaps": (returned, lambda: (X, with_gaps())),
+    "an argument with gaps beside an expanded one": (
+        returned,
+        lambda: (torch.ones(WIDTH).expand(2, 3, -1), with_gaps()),
+    ),
 }
 
 

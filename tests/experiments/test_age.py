@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments import age
+from experiments import running
 from experiments.__main__ import main
 from experiments.age import ages
 from tests.experiments.examples import experiment
@@ -21,7 +21,7 @@ def commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Commits of a repository of its own: two change the package, one the documentation, one the experiment."""
     root = tmp_path / "repository"
     root.mkdir()
-    monkeypatch.setattr(age, "ROOT", root)
+    monkeypatch.setattr(running, "ROOT", root)
 
     def git(*arguments: str) -> str:
         who = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +11,6 @@ from taso_py.backend import Program
 from taso_py.backend.writes import Writes
 from taso_py.driver.decisions import Decision
 from taso_py.dynamo import backend as dynamo
-from taso_py.dynamo.prospects import Prospects
 from taso_py.models.zoo.libraries import declare_missing_torchvision_operators
 from taso_py.search.trace import Trace, write_trace
 
@@ -23,14 +20,7 @@ from transformers import CompileConfig  # noqa: E402
 
 from tests.huggingface.families import FAMILIES, WINDOWS, assert_alike, how_of, inputs_of, model_of  # noqa: E402
 
-
-@pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
-    monkeypatch.setattr(dynamo, "_prospects", Prospects())
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
+pytestmark = pytest.mark.usefixtures("fresh_compilations")
 
 
 @pytest.fixture

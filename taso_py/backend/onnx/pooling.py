@@ -35,9 +35,14 @@ class Windows:
     extents: Sequence[Dim]
     counts: Sequence[Dim]
 
+    @property
+    def is_open(self) -> bool:
+        """True if a size before or after is open."""
+        return not all(isinstance(dim, int) for dim in (*self.extents, *self.counts))
+
     def end_padding(self) -> Sequence[int]:
         """Return the padding needed after the image, which exceeds what was asked for if the count is rounded up."""
-        if not all(isinstance(dim, int) for dim in (*self.extents, *self.counts)):
+        if self.is_open:
             return self.padding
         reach = [
             (as_number(n) - 1) * s + d * (k - 1) + 1 - as_number(extent) - p

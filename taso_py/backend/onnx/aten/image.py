@@ -37,12 +37,12 @@ def _windows(call: OpaqueCall, rank: int) -> Windows:
     )
 
 
-def _pooled(w: Writer, call: OpaqueCall, pooling: Callable[[OnnxValue], OnnxValue], rank: int) -> OnnxValue:
+def _pooled(w: Writer, call: OpaqueCall, windows: Windows, pooling: Callable[[OnnxValue], OnnxValue]) -> OnnxValue:
     """Write a pooling operator; an operand without a batch axis gets one of size one for it."""
     x = call.operand()
-    if call.arguments["ceil_mode"] and not all(isinstance(dim, int) for dim in (*x.type.dims, *call.types[0].dims)):
+    if call.arguments["ceil_mode"] and windows.is_open:
         raise call.refuse("rounds up how many windows fit into open sizes")
-    if x.type.rank == rank + 2:
+    if x.type.rank == len(windows.kernel) + 2:
         return pooling(x.onnx)
     return w.op("Squeeze", pooling(w.op("Unsqueeze", x.onnx, w.integers([0]))), w.integers([0]))
 
@@ -50,7 +50,7 @@ def _pooled(w: Writer, call: OpaqueCall, pooling: Callable[[OnnxValue], OnnxValu
 def _max_pool(rank: int) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
         windows = _windows(call, rank)
-        result = _pooled(w, call, lambda x: greatest(w, x, call.types[0], windows), rank)
+        result = _pooled(w, call, windows, lambda x: greatest(w, x, call.types[0], windows))
         return [result, *[None] * (len(call.types) - 1)]
 
     return row
@@ -61,9 +61,9 @@ def _avg_pool(rank: int) -> OpaqueRow:
         windows, includes = _windows(call, rank), bool(call.arguments["count_include_pad"])
         dtype, override = call.types[0].dtype, call.arguments.get("divisor_override")
         if override is not None:
-            mean = _pooled(w, call, lambda x: pooled_mean(w, x, windows, count_include_pad=1), rank)
+            mean = _pooled(w, call, windows, lambda x: pooled_mean(w, x, windows, count_include_pad=1))
             return w.op("Mul", mean, w.number(math.prod(windows.kernel) / override, dtype))
-        return _pooled(w, call, lambda x: average(w, x, dtype, windows, includes=includes), rank)
+        return _pooled(w, call, windows, lambda x: average(w, x, dtype, windows, includes=includes))
 
     return row
 

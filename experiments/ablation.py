@@ -91,7 +91,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 def _found(model: Subject, settings: Settings) -> Iterator[tuple[str, _Result]]:
     """Yield the results by the part that is missing."""
     race_seconds, limit = (2.0, 6.0) if settings.quick else (10.0, 60.0)
-    options = Options(time_limit=limit, race_seconds=race_seconds, seed=settings.seed, reload=False, cache=False)
+    options = Options(time_limit=limit, race_seconds=race_seconds, seed=settings.seed, cache=False)
     for without, taken in VARIANTS.items():
         rules = [rule for rule in read_database() if taken.rules(rule)]
         chosen = replace(options, **(taken.options or {}))

@@ -54,7 +54,7 @@ SECONDS, QUICK_SECONDS = 10.0, 5.0
 def _measure(part: str, settings: Settings) -> Sequence[Row]:
     name, _, dtype = part.partition(" ")
     source = load_source(f"zoo:{name}", device=settings.device, dtype=dtype or None, seed=settings.seed)
-    options = Options(runtime=GRAPH, reload=False, cache=False, seed=settings.seed)
+    options = Options(runtime=GRAPH, cache=False, seed=settings.seed)
     if settings.quick:
         options = replace(options, time_limit=6.0, race_seconds=3.0)
     seconds = QUICK_SECONDS if settings.quick else SECONDS

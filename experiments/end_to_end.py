@@ -92,7 +92,7 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 def _build_ways(source: Source, settings: Settings) -> _Ways:
     """Build every way to run a model."""
     limit, seconds = (6.0, 3.0) if settings.quick else (60.0, 20.0)
-    options = Options(time_limit=limit, race_seconds=seconds, seed=settings.seed, reload=False, cache=False)
+    options = Options(time_limit=limit, race_seconds=seconds, seed=settings.seed, cache=False)
     asked = {
         TEMPLATES: replace(options, search="templates-measured"),
         EAGER: options,

@@ -38,6 +38,9 @@ class Effort:
     calibrates: bool = True
     """True if a reference network is run once per machine, so that predictions for PyTorch's kernels are those of whole
     runs; it scales all latencies by one factor, and so changes no choice of kernels."""
+    reach: float = 1.0
+    """How far a measured call may be from one whose latency is estimated from it; 0 to measure all that are asked for
+    (see :mod:`taso_py.latency.similar`)."""
     profile_s: float = 3.0
     """Seconds of timed runs for the profiles of original and result in ``report.html``."""
 
@@ -53,6 +56,7 @@ EFFORTS: Mapping[str, Effort] = {
         families=1,
         compiles=False,
         calibrates=False,
+        reach=2.0,
         profile_s=1.0,
     ),
     NORMAL: Effort(measure_s=45.0, search_s=20.0, race_s=8.0, finalists=2, patience=50, families=2, compiles=True),
@@ -66,6 +70,7 @@ EFFORTS: Mapping[str, Effort] = {
         compiles=True,
         compiles_all=True,
         compiles_ahead=True,
+        reach=0.0,
     ),
 }
 """The levels by name, from the shortest."""

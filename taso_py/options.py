@@ -126,8 +126,9 @@ class Options:
             metavar="S",
         ),
     )
-    reload: bool = True
-    """True if the result is evaluated in its saved form, loaded again; always so if it is saved."""
+    reload: bool = False
+    """True if the result is compared in its saved form too, loaded again, although it is not saved; what is saved
+    always is."""
     kernels: bool = True
     """True if kernels and memory formats are chosen; otherwise plain ATen calls compute everything."""
     reuse: bool = True

@@ -81,6 +81,7 @@ class CostModel:
         self._known: WeakKeyDictionary[Node, float] = WeakKeyDictionary()
         self._prices: WeakKeyDictionary[Cover, dict[Format, float]] = WeakKeyDictionary()
         self._conversions: WeakKeyDictionary[Node, dict[tuple[int, Format], float]] = WeakKeyDictionary()
+        self._revision = 0
         self.scale = 1.0
         """The ratio of a graph's run time to the sum of the latencies of its calls."""
 
@@ -128,7 +129,8 @@ class CostModel:
         return PartCost(self, self._formats, BoundaryFormats(given, tuple(map(whole.gives, outputs))))
 
     def choice(self, graph: Graph) -> Choice:
-        """Return the best kernels and memory formats of a graph, and its latency with them."""
+        """Return the best kernels and memory formats of a graph, and its latency with them, which is measured."""
+        self.settle(graph)
         found = choose(graph, self, formats=self._formats)
         return replace(found, plan=found.plan.eager())
 
@@ -147,13 +149,25 @@ class CostModel:
         for known in (self._known, self._prices, self._conversions):
             known.clear()
 
+    def settle(self, graph: Graph) -> bool:
+        """Measure latencies that were estimated until the best plan of a graph rests on none; return whether it did."""
+        was_estimated = False
+        while True:
+            if self._revision != self.latencies.revision:
+                self._revision = self.latencies.revision
+                self.rescale(self.scale)
+            if not self.latencies.measure(self._chosen_covers(graph)):
+                return was_estimated
+            was_estimated = True
+
     def refine(self, graph: Graph, other: Graph) -> bool:
         """Measure again, interleaved, kernels that two graphs' plans do not share; return whether a price changed."""
+        was_estimated = self.settle(graph) | self.settle(other)
         first, second = self._bare_covers(graph), self._bare_covers(other)
         counts = Counter(key for key, _ in first)
         counts.subtract(key for key, _ in second)
         if not self.latencies.refine({key: where for key, where in (*first, *second) if counts[key]}):
-            return False
+            return was_estimated
         self.rescale(self.scale)
         return True
 

@@ -88,6 +88,7 @@ class Searches:
         graph, options, phases = self.prepared.program.graph, self.prepared.options, self.prepared.phases
         what = "its operators, one by one, on this machine"
         cost.latencies.limit_s = options.effective_effort.measure_s
+        cost.latencies.reach = options.effective_effort.reach
         with phases.phase("measure", what if engine.prices == KERNEL_PRICES else f"{what}, in {engine.name}"):
             cost.warm(graph)
             if engine.prices in PYTORCH_PRICES:

@@ -82,7 +82,6 @@ class BackendOptions(Options):
     """The fields of :class:`Options` with less effort, since a model may have many graphs, and two more."""
 
     effort: str = "quick"
-    reload: bool = False
     patience: float = 120.0
     """Seconds to spend on graphs that gain nothing, since the last gain; then further graphs are left alone."""
     freeze: bool = False

@@ -43,7 +43,7 @@ PROSPECT = 0.25
 INDIFFERENCE = 0.005
 """Gain of rules that does not matter."""
 TIE = 0.01
-"""Lead over the best that is not looked for: a contestant that surely does not lead by more is dropped."""
+"""Lead that is not looked for: a contestant that surely does not lead by more is dropped, or not timed any longer."""
 SURE = 0.99
 """Confidence for dropping a contestant; higher than for a report, since it is tested after every round. On simulated
 machines (noise from 1 to 8 %, leads from 0.5 to 10 %) the winner is as near to the fastest as with 99.9 % and half of
@@ -222,8 +222,8 @@ def _needs_more_rounds(found: Race, *, is_due: bool) -> bool:
 
 
 def _is_clear(ratio: Ratio) -> bool:
-    """Return whether a gain is sure and its interval narrower than itself, or there is surely no gain."""
-    return ratio.coverage >= CONFIDENCE and (ratio.low - 1 > ratio.high - ratio.low or ratio.high <= 1)
+    """Return whether a gain is sure and its interval narrower than itself, or there is surely none that matters."""
+    return ratio.coverage >= CONFIDENCE and (ratio.low - 1 > ratio.high - ratio.low or ratio.high <= 1 + TIE)
 
 
 def _may_become_sure(ratio: Ratio) -> bool:

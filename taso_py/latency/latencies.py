@@ -7,7 +7,11 @@ The latencies that a search asks for are measured one after the other, for a few
 shared machine changes meanwhile, and the best of many graphs tends to consist of kernels measured at a good moment. So
 the kernels that decide between two graphs are measured again, interleaved (:meth:`Latencies.refine`).
 
-Invariant: a latency stays the same until it is refined; a kernel that differs from plain operators has none.
+Most of the latencies that a search asks for are of kernels that no good plan uses. So a latency is estimated where a
+similar call was measured, until :meth:`Latencies.measure` asks for it.
+
+Invariant: a latency stays the same until it is measured or refined; a kernel that differs from plain operators has none
+once it is measured.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
 
@@ -34,6 +38,7 @@ from taso_py.latency.environment import Environment
 from taso_py.latency.measuring import Measuring, rounds
 from taso_py.latency.pace import Pacer, Reference, usual_pace
 from taso_py.latency.schema import Key, LatencyKind, SearchKey
+from taso_py.latency.similar import CallTraits, SimilarCalls, conversion_traits, traits_of
 from taso_py.latency.usual import Pace
 from taso_py.ops.opaque import Opaque
 
@@ -94,6 +99,16 @@ class Latencies:
         """The seconds spent on measuring."""
         self.limit_s = math.inf
         """The limit of the seconds spent on measuring; unknown latencies are infinite after that, unless required."""
+        self.reach = 0.0
+        """How far a measured call may be from one whose latency is estimated from it; 0 to measure all. Once the time
+        for measuring is used up, estimates come from any."""
+        self.revision = 0
+        """The number of latencies that were estimated first and measured later."""
+        self._similar = SimilarCalls()
+        self._estimated: dict[Key, float] = {}
+        self._guessed: set[Key] = set()
+        """Keys of latencies that were estimated at some time and not measured since."""
+        self._is_exact = False
         self._is_required = False
         self._left_out: set[Key] = set()
 
@@ -154,7 +169,7 @@ class Latencies:
     def of_cover(self, cover: Cover, reads: Format) -> float:
         """Return the latency of a cover that reads a memory format."""
         key = self.key(cover, reads)
-        known = self._final.get(key)
+        known = None if self._is_exact else self._final.get(key)
         if known is None:
             bare_key = key if cover.bare is None else self.key(cover.bare(), reads)
             known = self._final[key] = self._unrefined(key, cover, reads) * self._refinement(bare_key)
@@ -172,12 +187,68 @@ class Latencies:
 
         # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
         otherwise = 0.0 if isinstance(cover.root.op, Opaque) else math.inf
-        return self.lookup(key, call, beside=beside, otherwise=otherwise)
+        return self._looked_up(
+            key,
+            lambda: None if len(cover.nodes) == 1 and self.is_view(cover.root) else traits_of(cover, reads),
+            lambda: self.lookup(key, call, beside=beside, otherwise=otherwise),
+        )
 
     def of_conversion(self, value: Value, format_: Format) -> float:
         """Return the latency of converting a value to a memory format."""
         key = f"convert:{format_.value}", self.layouts.signature([value], format_.other)
-        return self.lookup(key, lambda: conversion(value, format_, self._device))
+        return self._looked_up(
+            key,
+            lambda: conversion_traits(value, format_),
+            lambda: self.lookup(key, lambda: conversion(value, format_, self._device)),
+        )
+
+    def _looked_up(self, key: Key, traits: Callable[[], CallTraits | None], looked_up: Callable[[], float]) -> float:
+        """Return the latency with a key: the known one, or else an estimate, or else the measured one."""
+        if self.reach == 0 or key in self._known:
+            return looked_up()
+        if key in self._estimated and not self._is_exact:
+            return self._estimated[key]
+        found = traits()
+        if found is not None and not self._is_exact and self._may_estimate(key):
+            estimate = self._similar.estimate(found, math.inf if self.is_over else self.reach)
+            if estimate is not None:
+                self._estimated[key] = estimate
+                self._guessed.add(key)
+                return estimate
+        seconds = looked_up()
+        if key in self._guessed:
+            self._guessed.remove(key)
+            self.revision += 1
+        if found is not None and key in self._known:
+            self._similar.add(found, seconds)
+        return seconds
+
+    def _may_estimate(self, key: Key) -> bool:
+        return self._measuring is not None and self.database.get(self._environment, *key) is None
+
+    def measure(self, covers: Iterable[tuple[Cover, Format]]) -> bool:
+        """Measure those of the covers, with the formats that they read, whose latencies were estimated.
+
+        Return whether there were any; if so, latencies that are still estimated change too.
+        """
+        before = self.revision
+        with self.required(), self._exactly():
+            for where in covers:
+                self.of_cover(*where)
+        if self.revision == before:
+            return False
+        self._estimated.clear()
+        self._final.clear()
+        return True
+
+    @contextmanager
+    def _exactly(self) -> Generator[None]:
+        """Within this context, nothing is estimated."""
+        before, self._is_exact = self._is_exact, True
+        try:
+            yield
+        finally:
+            self._is_exact = before
 
     def key(self, cover: Cover, reads: Format) -> Key:
         """Return the key of a latency. For views it is the call alone, whatever the shape and the attributes."""
@@ -342,7 +413,8 @@ class Latencies:
     def _reference(self, bare: Cover, reads: Format) -> Reference | None:
         """Return a bare product as a reference, if its latency is reliable."""
         key = self.key(bare, reads)
-        self._unrefined(key, bare, reads)
+        with self._exactly():
+            self._unrefined(key, bare, reads)
         known = self.database.get(self._environment, *key)
         return known and Reference(self._call(bare, reads, self._ring), known.median_s)
 

@@ -1,9 +1,10 @@
 """The search for a model: repeated runs of a strategy, with prices measured again in between.
 
-Prices are medians of few samples, and the best of many graphs tends to consist of kernels whose prices came out too
-low, the more so the more graphs there are. So the kernels that it does not share with the original are measured again,
-interleaved, and the search is repeated with the new prices. A search leaves out more graphs than it visits; so results
-of earlier ones are kept, at the new prices.
+Prices are medians of few samples or estimates, and the best of many graphs tends to consist of kernels whose prices
+came out too low, the more so the more graphs there are. So the kernels that it does not share with the original are
+measured again, interleaved, and the search is repeated with the new prices, unless the best stays the best at nearly
+the price that it had. A search leaves out more graphs than it visits; so results of earlier ones are kept, at the new
+prices.
 
 Invariant: a keyboard interrupt gives the best known result. A search that ends otherwise, on an otherwise idle machine,
 has converged: another one of the same graph, with the same rules and limits, refines nothing.
@@ -34,6 +35,8 @@ SEARCHES = {
 """The strategies, by name."""
 MOST = 4
 """The most searches of a graph."""
+DRIFT = 0.02
+"""The share by which the price of the best graph may change without another search."""
 
 
 class Refinable(Cost, Protocol):
@@ -41,6 +44,10 @@ class Refinable(Cost, Protocol):
 
     def refine(self, graph: Graph, other: Graph) -> bool:
         """Refine the costs that decide between two graphs; return whether any cost changed."""
+        ...
+
+    def settle(self, graph: Graph) -> bool:
+        """Measure the costs of a graph that were only estimated; return whether there were any."""
         ...
 
     def now(self) -> float:
@@ -81,27 +88,47 @@ def search(
     """
     setup = _setup_key(strategy, rules, limits)
     limits = replace(limits, now=cost.now)
-    if not refines or cost.has_converged(graph, setup):
-        return _searched(graph, rules, cost, strategy=strategy, limits=limits, progress=progress)
+    refines = refines and not cost.has_converged(graph, setup)
+
+    def corrected(best: Graph) -> bool:
+        return cost.refine(graph, best) if refines else cost.settle(graph) | cost.settle(best)
+
+    def searched(seconds: float) -> SearchResult:
+        within = replace(limits, seconds=seconds)
+        return _searched(graph, rules, cost, strategy=strategy, limits=within, progress=progress)
+
     start = cost.now()
-    found = _searched(
-        graph, rules, cost, strategy=strategy, limits=replace(limits, seconds=limits.seconds / 2), progress=progress
-    )
+    found = searched(limits.seconds / 2 if refines else limits.seconds)
     try:
         for left in reversed(range(MOST - 1)):
-            if found.stop_reason is SearchStop.INTERRUPTED or not cost.refine(graph, found.best.graph):
+            if found.stop_reason is SearchStop.INTERRUPTED or not corrected(found.best.graph):
                 break
+            before, found = found, _repriced(found, cost)
             remaining = limits.seconds - (cost.now() - start)
-            if remaining <= 0:
+            if remaining <= 0 or _has_kept(before, found):
                 break
-            share = replace(limits, seconds=remaining / 2 if left else remaining)
-            again = _searched(graph, rules, cost, strategy=strategy, limits=share, progress=progress)
-            found = _after(found, again, cost, limits.results)
+            found = _after(found, searched(remaining / 2 if left else remaining), cost, limits.results)
     except KeyboardInterrupt:
         found = replace(found, stop_reason=SearchStop.INTERRUPTED)
-    if found.stop_reason is not SearchStop.INTERRUPTED:
+    if refines and found.stop_reason is not SearchStop.INTERRUPTED:
         cost.record_convergence(graph, setup, found.best.seconds)
     return replace(found, seconds=cost.now() - start)
+
+
+def _repriced(found: SearchResult, cost: Cost) -> SearchResult:
+    """Return a result at present prices."""
+    original = replace(found.original, seconds=cost.graph_cost(found.original.graph))
+    candidates = [
+        original if one is found.original else replace(one, seconds=cost.graph_cost(one.graph))
+        for one in found.candidates
+    ]
+    return replace(found, original=original, candidates=tuple(sorted(candidates, key=lambda one: one.seconds)))
+
+
+def _has_kept(before: SearchResult, found: SearchResult) -> bool:
+    """Return whether the best graph is the one it was, at nearly the same price."""
+    now, then = found.best.seconds, before.best.seconds
+    return found.best.graph == before.best.graph and (now == then or abs(now - then) <= DRIFT * then)
 
 
 def _setup_key(strategy: str, rules: Sequence[Substitution], limits: Limits) -> str:

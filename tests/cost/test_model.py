@@ -36,21 +36,6 @@ GRAPH = parse_graph(
 )
 
 
-@pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Every measurement answers one millisecond; the list has one entry for each."""
-    calls: list[object] = []
-
-    def measure(fn: object, **_: object) -> Latency:
-        calls.append(fn)
-        return Latency(1e-3, 1e-3, 1e-3, 10, 0)
-
-    monkeypatch.setattr(measuring, "measure", measure)
-    monkeypatch.setattr(measuring.Probe, "is_calm", lambda _: True)
-    monkeypatch.setattr(measuring.Measuring, "_clock", None)
-    return calls
-
-
 def test_a_graph_costs_the_sum_of_what_runs(measured: list[object]) -> None:
     with LatencyDatabase(":memory:") as database:
         assert math.isclose(CostModel(CPU, database, tiles=PLAIN).graph_cost(GRAPH), 4e-3)

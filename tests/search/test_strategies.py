@@ -50,6 +50,9 @@ class Refined(FakeCost):
         self.prices.update(wrong)
         return bool(wrong)
 
+    def settle(self, graph: Graph) -> bool:
+        return False
+
     def now(self) -> float:
         return float(next(self.times))
 
@@ -81,6 +84,35 @@ def test_what_only_seems_best_is_given_up() -> None:
     once = searching.SEARCHES["backtracking"](GRAPH, RULES, cost, Limits())
     assert found.built > once.built
     assert found.expansions > once.expansions
+
+
+@pytest.mark.parametrize(("change", "searches"), [(1.01, 1), (1.1, 2)])
+def test_a_search_is_repeated_only_where_the_price_of_the_best_changes(
+    change: float, searches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, seen = searching.SEARCHES["backtracking"], list[Graph]()
+
+    def counted(graph: Graph, rules: Any, *others: Any) -> SearchResult:
+        seen.append(graph)
+        return real(graph, rules, *others)
+
+    monkeypatch.setitem(searching.SEARCHES, "backtracking", counted)
+    monkeypatch.setitem(TRUTH, "tanh", 5.0 * change)
+    found = search(GRAPH, RULES, Refined(), "backtracking", Limits(), progress=False)
+    assert (operator(found), found.best.seconds) == ("tanh", 5.0 * change), "at the corrected price in any case"
+    assert len(seen) == searches
+
+
+def test_the_price_of_the_best_may_be_nothing() -> None:
+    class Free(Refined):
+        def refine(self, graph: Graph, other: Graph) -> bool:
+            self.asked.append(set())
+            return True
+
+    cost = Free()
+    cost.prices.update(dict.fromkeys(cost.prices, 0.0))
+    found = search(GRAPH, RULES, cost, "backtracking", Limits(), progress=False)
+    assert (found.best.seconds, len(cost.asked)) == (0.0, 1)
 
 
 def test_a_search_that_is_to_refine_nothing_goes_by_the_costs_as_they_are() -> None:

@@ -51,7 +51,9 @@ def may_begin(pattern: Pattern, node: Node, place: int) -> bool:
     operator, bound = pattern.operators[place], Bindings(len(pattern.operators), len(pattern.variables))
     if not bound.bind_node(place, operator, node):
         return False
-    orders = (node.inputs, node.inputs[::-1]) if operator.swappable else (node.inputs,)
+    if not operator.swappable:
+        return _binds_operands(pattern, bound, operator, node.inputs)
+    orders = node.inputs, node.inputs[::-1]
     return any(_binds_operands(pattern, bound.copy(), operator, operands) for operands in orders)
 
 

@@ -12,20 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import chain
 from operator import itemgetter
 from typing import TypeAlias
 
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
-from taso_py.ir.operator import Operator
 from taso_py.ir.size import Dim, is_never_negative, substitute, symbols
-from taso_py.ir.types import DType, TensorType
+from taso_py.ir.types import DType
 from taso_py.ops.scalar import Condition
-from taso_py.rules.embed import embeddings, may_begin
+from taso_py.rules.anchors import Anchors
+from taso_py.rules.embed import embeddings
 from taso_py.rules.index import GraphIndex
-from taso_py.rules.pattern import MARK, Bindings, Counts, Pattern, Size, compile_pattern
+from taso_py.rules.pattern import MARK, Bindings, Pattern, Size, compile_pattern
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.symmetry import Symmetry, least_first, orbit, symmetries
 
@@ -63,11 +62,11 @@ class Matcher:
             rule.id: _Search(_for_rule(pattern, rule), number, () if keep_symmetric else moves)
             for number, (rule, pattern, moves) in enumerate(prepared)
         }
-        self._roots, self._anywhere = _Anchors(), _Anchors()
+        self._roots, self._anywhere = Anchors[_Search](), Anchors[_Search]()
         for search in self._searches.values():
             for place in search.anchors:
-                self._anywhere.add(search, place)
-            self._roots.add(search, search.pattern.outputs[0].index)
+                self._anywhere.add(search, search.pattern, place)
+            self._roots.add(search, search.pattern, search.pattern.outputs[0].index)
 
     def matches(self, graph: Graph | GraphIndex, only_running: bool = False) -> list[Match]:
         """Return all matches in a graph, or only those that compute something at run time."""
@@ -102,7 +101,7 @@ class Matcher:
         self,
         index: GraphIndex,
         nodes: Iterable[Node],
-        anchors: _Anchors,
+        anchors: Anchors[_Search],
         only_running: bool,
         known: Container[Identity],
     ) -> list[Match]:
@@ -113,64 +112,6 @@ class Matcher:
                 if not (is_static and place == search.pattern.root):
                     search.find(index, node, place, found=found, only_running=only_running, known=known)
         return list(found.values())
-
-
-_Readers: TypeAlias = frozenset[tuple[type[Operator], int]]
-"""The operators that read a node, each with the number of such readers, capped at the most that any rule requires."""
-_Operand: TypeAlias = tuple[str, int, tuple[TensorType, ...], int, int, _Readers]
-"""Text and arity of an operand's operator, its result types, the output read, its first position, and its readers."""
-_Surroundings: TypeAlias = tuple[str, tuple[TensorType, ...], tuple[_Operand, ...], _Readers]
-"""A node's operator, its result types, its operands and its readers."""
-
-
-class _Anchors:
-    """Operators of rules by what a node must be to start a match there; equal surroundings are looked up once."""
-
-    def __init__(self) -> None:
-        self._places: dict[type[Operator], list[tuple[_Search, int]]] = {}
-        """By operator."""
-        self._known: dict[_Surroundings, Sequence[tuple[_Search, int]]] = {}
-        self._most = 1
-        """Most readers of one kind that any rule requires."""
-
-    def add(self, search: _Search, place: int) -> None:
-        """Add an operator of a rule."""
-        counts = chain.from_iterable(needed.values() for needed in search.pattern.readers[place])
-        self._most = max(self._most, max(counts, default=1))
-        self._places.setdefault(type(search.pattern.operators[place].op), []).append((search, place))
-
-    def at(self, node: Node, index: GraphIndex) -> Sequence[tuple[_Search, int]]:
-        """Return the searches that may start at a node, each with the operator's number."""
-        inputs = node.inputs
-        operands = tuple(
-            [
-                (n.op.text, len(n.inputs), n.types, output, inputs.index((n, output)), self._readers(n, index))
-                for n, output in inputs
-            ]
-        )
-        there = node.op.text, node.types, operands, self._readers(node, index)
-        known = self._known.get(there)
-        if known is None:
-            readers = [dict(counts) for *_, counts in (*operands, there)]
-            known = self._known[there] = [
-                (search, place)
-                for search, place in self._places.get(type(node.op), ())
-                if may_begin(search.pattern, node, place) and _has_readers(search.pattern.readers[place], readers)
-            ]
-        return known
-
-    def _readers(self, node: Node, index: GraphIndex) -> _Readers:
-        kinds = [type(user.op) for user in index.users[node]]
-        return frozenset([(kind, min(self._most, kinds.count(kind))) for kind in set(kinds)])
-
-
-def _has_readers(needed: Sequence[Counts], readers: Sequence[Counts]) -> bool:
-    """Return whether a node's operands, and then the node, have the readers that the pattern requires."""
-    return all(
-        there.get(kind, 0) >= count
-        for wanted, there in zip(needed, readers, strict=True)
-        for kind, count in wanted.items()
-    )
 
 
 @lru_cache(maxsize=MOST_RULES)

@@ -21,6 +21,8 @@ from taso_py.rules.substitution import Substitution, attribute_symbols
 Size: TypeAlias = Dim | float
 Counts: TypeAlias = Mapping[type[Operator], int]
 """Number of nodes of each kind."""
+Outlined: TypeAlias = tuple[type[Operator], int, int]
+"""Kind and arity of an operand's operator, and the output that is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,25 @@ class PatternOperator:
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """The shape of an operator and its operands, by which most nodes that do not fit are told."""
+
+    operands: tuple[Outlined | None, ...]
+    """None for a variable."""
+    swappable: bool
+
+    def fits(self, operands: tuple[Outlined, ...]) -> bool:
+        """Return whether a node whose operands are these may fit."""
+        if len(operands) != len(self.operands):
+            return False
+        orders = (operands, operands[::-1]) if self.swappable else (operands,)
+        return any(
+            all(wanted in (None, actual) for wanted, actual in zip(self.operands, order, strict=True))
+            for order in orders
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class VariableType:
     """The type of a variable, split into element type, axis group and axes."""
 
@@ -85,6 +106,8 @@ class Pattern:
     """For each operator at which matching may begin, the join points to continue at."""
     readers: tuple[tuple[Counts, ...], ...]
     """For each operator, the readers that its operands must have, one by one, and then those it must have itself."""
+    outlines: tuple[Outline, ...]
+    """One for each of ``nodes``."""
     sizes: tuple[str, ...]
     """Names of the sizes that a match must bind."""
 
@@ -123,6 +146,7 @@ def compile_pattern(rule: Substitution) -> Pattern:
         outputs=outputs,
         plans=tuple(_plan(operators, start) for start in range(len(operators))),
         readers=tuple(_readers(operators, place, {slot.index for slot in outputs}) for place in range(len(operators))),
+        outlines=tuple(_outline(operators, operator) for operator in operators),
         sizes=tuple(sorted(map(str, marked.values()))),
     )
 
@@ -138,6 +162,18 @@ def _operator(node: Node, slots: Mapping[Node, tuple[bool, int]], marked: Mappin
         literal=tuple(pair for pair in attributes if not _is_symbolic(pair[1])),
         swappable=node.op.commutative and len(set(operands)) == 2,
     )
+
+
+def _outline(operators: Sequence[PatternOperator], operator: PatternOperator) -> Outline:
+    """Return the outline of an operator of a rule."""
+
+    def outlined(slot: OperandRef) -> Outlined | None:
+        if slot.is_variable:
+            return None
+        read = operators[slot.index]
+        return type(read.op), len(read.operands), slot.output
+
+    return Outline(tuple(map(outlined, operator.operands)), operator.swappable)
 
 
 def _is_symbolic(value: AttributeValue) -> bool:

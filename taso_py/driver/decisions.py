@@ -37,7 +37,7 @@ from taso_py.search.trace import Trace, read_trace, replay, write_trace
 VERSION = 1
 """Version of the file format."""
 KNOWN_SHARE = 0.25
-"""Share of its seconds that a search gets where an earlier one, allowed as many, has found a winner."""
+"""Share of their seconds that search and races get where an earlier search, allowed as many, has found a winner."""
 UNUSABLE = (TasoError, LookupError, ValueError, TypeError, AttributeError)
 """Errors raised on applying a decision that is damaged, of another version, or for a runtime that is missing."""
 
@@ -177,8 +177,11 @@ class Winners:
         return KNOWN_SHARE if last is not None and self._earlier_s() >= self._search_s else 1.0
 
     def remember(self, optimized: Optimized) -> None:
-        """Store the trace of a result that won by rules; otherwise leave the earlier winner, which lost only once."""
-        if optimized.trace.applied:
+        """Store the trace of a winner, which is empty where kernels or an engine won alone; but one that won by rules
+        stays, since it lost only once.
+        """
+        last = self.last()
+        if optimized.trace.applied or not (optimized.keeps_original or (last is not None and last.applied)):
             longest = max(self._search_s, self._earlier_s())
             self._decisions.put(self._key, replace(Decision.of(optimized), search_s=longest))
 

@@ -89,10 +89,12 @@ class Searches:
         what = "its operators, one by one, on this machine"
         cost.latencies.limit_s = options.effective_effort.measure_s
         cost.latencies.reach = options.effective_effort.reach
+        # Where as long a search has found a winner, it has refined the latencies that decide, and measured the factor.
+        is_first = share == 1
         with phases.phase("measure", what if engine.prices == KERNEL_PRICES else f"{what}, in {engine.name}"):
             cost.warm(graph)
             if engine.prices in PYTORCH_PRICES:
-                scale_to_runs(cost, measures=options.effective_effort.calibrates)
+                scale_to_runs(cost, measures=options.effective_effort.calibrates and is_first)
             elif unchanged_s is not None:
                 scale_to_run(cost, graph, unchanged_s)
         limits = options.limits()
@@ -101,9 +103,7 @@ class Searches:
         with phases.phase("search", "for faster graphs"):
             if self.trace is not None:
                 return follow(graph, self.trace, self.rules, cost, limits)
-            # Where as long a search has found a winner, it has refined the latencies that decide.
-            refines = share == 1
-            found = search(graph, self.rules, cost, options.search, each, progress=options.progress, refines=refines)
+            found = search(graph, self.rules, cost, options.search, each, progress=options.progress, refines=is_first)
         if bodies:
             with phases.phase("bodies", "of control flow, as graphs of their own"):
                 found = BodySearch(self.rules, cost, options.search, each, options.seed).add_to(found)

@@ -48,9 +48,9 @@ BUDGET_S = 0.02
 """The longest time to measure a tile, unless that gives too few samples or too wide an interval."""
 RUN_S, CALL_S = 0.2, 0.01
 """The time to measure a run, and each of its calls next to it."""
-PASSES = 5
+PASSES = 3
 """The number of times a run and its calls are measured in turn, since the machine's speed may change."""
-PASSES_S = 12.0
+PASSES_S = 5.0
 """The longest time for that, a multiple of the usual: when other programs hold the cores, each pass takes minutes."""
 RING_DIVISOR = 8
 """Divisor of the weight ring in interleaved measurement, where other calls read their weights in between."""

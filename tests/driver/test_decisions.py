@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,10 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import Program
-from taso_py.driver.decisions import UNUSABLE, Decision, Decisions, decision_key
+from taso_py.backend.plan import NO_PLAN
+from taso_py.driver.decisions import KNOWN_SHARE, UNUSABLE, Decision, Decisions, Winners, decision_key
 from taso_py.frontend import import_module
 from taso_py.options import Options
-from taso_py.search.trace import Trace, write_trace
+from taso_py.rules.apply import apply
+from taso_py.rules.match import Matcher
+from taso_py.rules.text import read_rules
+from taso_py.search.trace import Trace, make_trace, write_trace
 from tests.engines.sessions import engine_named
 
 
@@ -92,3 +97,29 @@ def test_without_a_home_decisions_are_those_of_this_process(monkeypatch: pytest.
     assert decisions.get("key") is None
     decisions.put("key", Decision(True))
     assert decisions.get("key") == Decision(True)
+
+
+def test_a_winner_without_rules_is_remembered_unless_one_with_rules_is_or_the_original_won(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path))
+    program = import_module(nn.Sequential(nn.ReLU(), nn.ReLU()).eval(), (torch.rand(2),))
+    (rule,) = read_rules("rule a: float[..B] source relu(relu(a)) target relu(a)")
+    (match,) = Matcher([rule]).matches(program.graph)
+    after = apply(program.graph, match)
+    assert after is not None
+    empty, stepped = Trace(program.graph.digest, (), ()), make_trace(program.graph, [(match, after)], after)
+    winners = Winners(program, Options(), ())
+
+    def won(trace: Trace, *, keeps_original: bool = False) -> Any:
+        return SimpleNamespace(
+            trace=trace, keeps_original=keeps_original, plan=NO_PLAN, report=SimpleNamespace(runtime="eager")
+        )
+
+    winners.remember(won(empty, keeps_original=True))
+    assert (winners.last(), winners.share(winners.last())) == (None, 1)
+    winners.remember(won(empty))
+    assert (winners.last(), winners.share(winners.last())) == (empty, KNOWN_SHARE)
+    winners.remember(won(stepped))
+    winners.remember(won(empty))
+    assert winners.last() == stepped

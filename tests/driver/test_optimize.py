@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from taso_py.driver.optimize import optimize
+from taso_py.driver.decisions import KNOWN_SHARE
+from taso_py.driver.optimize import evaluation_effort, optimize
 from taso_py.driver.prepare import IN_TRAINING
 from taso_py.ir.errors import TasoError
+from taso_py.options import Options
 from taso_py.saving.loading import load
 from tests.round_trips import Model
 
@@ -115,3 +118,10 @@ def test_a_mistaken_argument_is_one_line(arguments: Any, options: dict[str, Any]
     with pytest.raises(TasoError, match=message) as caught:
         optimize(nn.ReLU(), *arguments, **options)
     assert "\n" not in str(caught.value)
+
+
+def test_races_are_as_short_as_the_search_unless_the_user_sets_their_length() -> None:
+    normal = Options().effective_effort
+    assert evaluation_effort(Options(), KNOWN_SHARE) == replace(normal, race_s=KNOWN_SHARE * normal.race_s)
+    assert evaluation_effort(Options(), 1.0) == normal
+    assert evaluation_effort(Options(race_seconds=7.0), KNOWN_SHARE).race_s == 7.0

@@ -119,7 +119,7 @@ def _graph_and_cost(
         first = f"{len(unknown)} of its operators, the first of them {unknown[0]}," if unknown else "a conversion in it"
         raise PredictionError(
             f"the model's time on {there.device_name} cannot be predicted: {first} {'were' if unknown else 'was'} "
-            "never measured there; optimize it there once, and bring the latencies here with 'taso-py latencies "
-            "export' and 'import'"
+            "never measured there; optimize it there once with --effort thorough, and bring the latencies here with "
+            "'taso-py latencies export' and 'import'"
         )
     return graph, cost

@@ -15,22 +15,25 @@ from torch import Tensor
 
 from taso_py import kernels
 from taso_py.backend.fold import evaluate
+from taso_py.backend.lowering import lower
 from taso_py.backend.plan import MEMORY_FORMATS, Format, Packs
-from taso_py.backend.run import run_graph
+from taso_py.backend.run import call_now, run_graph
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import make
 from taso_py.ir.operator import Input, Weight
 from taso_py.ir.size import Dim, Open, open_size
 from taso_py.ir.types import DType, TensorType
-from taso_py.kernels import mkl, onednn, table
+from taso_py.kernels import mkl, onednn, single, table
 from taso_py.kernels.check import check
 from taso_py.kernels.probe import devices_elsewhere
 from taso_py.kernels.table import PLAIN, TILES, TRACED, covers
 from taso_py.kernels.tile import Cover, Tile
 from taso_py.latency.environment import float32_precision
+from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear
-from taso_py.ops.normalization import BatchNorm
+from taso_py.ops.elementwise import Cast
+from taso_py.ops.normalization import BatchNorm, LayerNorm, Softmax
 from taso_py.ops.table import DEFINED, parse_graph
 from tests.versions import need
 
@@ -53,7 +56,7 @@ LINEAR = """graph(x: {t}[{rows},8], z: {t}[{rows},6]) {{
   w = weight{{key="w", type={t}[6,8]}} u = weight{{key="u", type={t}[8,6]}} b = weight{{key="b", type={t}[6]}}
   return {result}
 }}"""
-WITHOUT_BARE = ("aten.addcmul", "cudnn.conv_relu", "cublaslt.linear")
+WITHOUT_BARE = ("aten.addcmul", "aten.single", "cudnn.conv_relu", "cublaslt.linear")
 """Tiles that compute no product alone."""
 NORM = "batch_norm(p, g, b, m, v){eps=0.01}"
 CONV_RESULTS = [
@@ -72,6 +75,15 @@ LINEAR_RESULTS = [
     *("mul(linear(x, w), z)", "mul(z, linear(x, w, b))", "mul(z, matmul(x, u))", "mul(linear(x, w, b), silu(z))"),
 ]
 
+IN_SINGLE = """graph(x: {half}[3,{rows}], y: f32[3,{rows}]) {{
+  w = weight{{key="w", type=f32[{rows}]}} s = cast(x){{dtype=f32}}
+  return cast({result}){{dtype={half}}}
+}}"""
+SINGLE_RESULTS = [
+    *("softmax(s){axis=-1}", "layer_norm(s){axes=1, eps=0.01}", "rms_norm(s){axes=1, eps=0.01}", "silu(s)", "gelu(s)"),
+    *('gelu(s){approximate="tanh"}', "softmax(s){axis=-2}", "layer_norm(s){axes=2, eps=0.01}"),
+]
+
 
 def _conv(result: str, **changes: object) -> str:
     """What a small convolution gives, but for some changes."""
@@ -86,6 +98,8 @@ def _graphs(dtype: str) -> Iterator[Graph]:
     for result, rows in itertools.product(LINEAR_RESULTS, ("2,3", "2,3,4")):
         yield parse_graph(LINEAR.format(t=dtype, rows=rows, result=result))
     yield parse_graph(NORMED.format(result=NORM))
+    for result, half in itertools.product(SINGLE_RESULTS, ("bf16", "f16")):
+        yield parse_graph(IN_SINGLE.format(result=result, half=half, rows=40))
 
 
 def _tensors(graph: Graph, device: torch.device) -> tuple[list[Tensor], dict[str, Tensor]]:
@@ -307,7 +321,7 @@ def test_operators_that_may_be_missing_are_probed(monkeypatch: pytest.MonkeyPatc
     for name in ("mkldnn", "mkl"):
         monkeypatch.setattr(torch.ops, name, SimpleNamespace())
     found = {cover.name for graph in _graphs("f32") for cover in _fused(graph, CPU)}
-    unprobed = found - {"aten.addcmul"}
+    unprobed = found - {"aten.addcmul", "aten.single"}
     assert not unprobed, f"{unprobed} call operators that PyTorch does not promise: probe them (probe.py)"
     assert found
 
@@ -353,6 +367,52 @@ def test_what_no_kernel_computes_has_only_covers_of_its_last_node_or_none(result
 def test_a_factor_has_the_type_of_a_product_and_is_not_that_product(result: str) -> None:
     text = LINEAR.format(t="f32", rows="2,3", result=result).replace("return", "p = linear(x, w) return")
     assert not _fused(parse_graph(text), CPU)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        "exp(s)",
+        "softmax(y){axis=-1}",
+        "softmax(add(s, y)){axis=-1}",
+        "rms_norm(s, w){axes=1, eps=0.01}",
+        "gelu(silu(s))",
+    ],
+)
+def test_between_casts_one_function_of_a_value_in_half_precision_is_one_call(result: str) -> None:
+    assert not _fused(parse_graph(IN_SINGLE.format(result=result, half="bf16", rows=8)), CPU)
+    other = IN_SINGLE.format(result="softmax(s){axis=-1}", half="bf16", rows=8)
+    assert [cover.name for cover in _fused(parse_graph(other), CPU)] == ["aten.single"]
+    assert not _fused(parse_graph(other.replace("x: bf16", "x: f16")), CPU)  # the casts are not between equal types
+
+
+@pytest.mark.parametrize(
+    ("op", "is_one"), [(Softmax(-1), True), (LayerNorm(1, 0.01), True), (LayerNorm(2, 0.01), False)]
+)
+def test_between_casts_rows_may_be_of_any_number_but_not_what_is_normalized(op: TensorOperator, is_one: bool) -> None:
+    x = make(Input("x", TensorType(DType.BF16, (2, ROWS, 8)))).value
+    inside = make(op, [make(Cast(DType.F32), [x]).value]).value
+    found = [cover for cover in covers(make(Cast(DType.BF16), [inside]), CPU) if cover.binder is not None]
+    assert [cover.name for cover in found] == ["aten.single"] * is_one
+    for cover in found:
+        given = torch.rand(2, 5, 8).bfloat16()
+        (expected,) = lower(call_now, make(op, [x]), [given], CPU)
+        assert torch.equal(cover.bind([], Packs()).function(given), expected)
+
+
+@pytest.mark.parametrize("dtype", [DType.BF16, DType.F16])
+@pytest.mark.usefixtures("forgetful")
+def test_a_kernel_that_rounds_in_between_is_not_used(dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def rounding(x: Tensor, shape: Sequence[int], weight: Tensor | None = None, eps: float = 0.0) -> Tensor:
+        return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps)
+
+    graph = parse_graph(IN_SINGLE.format(result="rms_norm(s){axes=1, eps=0.01}", half=dtype.value, rows=40))
+    op = graph.outputs[0].node.inputs[0].node.op
+    assert single.rounds_once(op, dtype, CPU)
+    single.rounds_once.cache_clear()
+    monkeypatch.setattr(torch.ops.aten.rms_norm, "default", rounding)
+    assert not single.rounds_once(op, dtype, CPU)
+    assert not _fused(graph, CPU)
 
 
 def test_a_sum_of_two_convolutions_can_be_computed_along_with_either() -> None:

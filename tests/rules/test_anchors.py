@@ -20,7 +20,8 @@ from taso_py.rules.text import read_rules
 
 OTHERS = """rule a: float[..B] source mul(relu(a), a) target mul(a, relu(a))
 rule a: float[..B] source add(tanh(a), a) target add(a, tanh(a))
-rule a: float[M], b: float[N], c: float[P] source concat(a, b, c){axis=-1} target concat(a, concat(b, c){axis=-1}){axis=-1}
+rule a: float[M], b: float[N], c: float[P]
+  source concat(a, b, c){axis=-1} target concat(a, concat(b, c){axis=-1}){axis=-1}
 rule a: float[..B], b: float[..B] source add(a, tanh(b)) target add(tanh(b), a)
 rule a: float[..B], b: float[..B] source add(a, b) target add(b, a)
 """

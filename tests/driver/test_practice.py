@@ -126,6 +126,11 @@ def _gelu(m: Any, x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def _gelu_by_sigmoid(m: Any, x: Tensor, number: float = 1.702) -> Tensor:
+    x = m.a(x)
+    return m.b(x * torch.sigmoid(number * x))
+
+
 def _gelu_factored(m: Any, x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(x * math.sqrt(2 / math.pi) * (1 + 0.044715 * x * x)))
 
@@ -300,6 +305,7 @@ CASES = {
     "numbers without weights": Case(lambda m, x: x * 2 * 3, (ROWS,), "mul"),
     "sum of sums": Case(lambda m, x: x.sum(-1).sum(-1), (TOKENS,), "sum"),
     "gelu with a number of few digits": Case(_gelu_of_few_digits, (ROWS.float(),), "gelu"),
+    "gelu by a sigmoid between layers": Case(_gelu_by_sigmoid, (ROWS,), "linear linear silu", {"a": UP, "b": DOWN}),
     "a norm in single precision": Case(_normalized_in_single, (ROWS.bfloat16(),), "cast cast rms_norm"),
     "columns of a product": Case(lambda m, x: (x @ m.w)[:, :24], (ROWS,), "matmul", {"w": randn(96, 192)}),
     "a quotient by one": Case(lambda m, x: F.relu(x / 1), (ROWS,), "relu"),
@@ -421,6 +427,9 @@ NEAR_MISSES = {
         {"a": layer_norm(96), "b": UP},
     ),
     "a large embedding before a layer": Case(_both, (INTEGERS,), "linear take", {"a": nn.Embedding(5000, 96), "b": UP}),
+    "a wrong number in gelu by a sigmoid": Case(
+        partial(_gelu_by_sigmoid, number=1.6), (ROWS,), "linear linear mul mul sigmoid", {"a": UP, "b": DOWN}
+    ),
     "a wrong number in hardswish": Case(lambda m, x: x * F.relu6(x + 2) / 6, (ROWS,), "add hardtanh mul mul"),
     "a wrong number in gelu": Case(
         lambda m, x: 0.5 * x * (1 + torch.tanh(0.8 * (x + 0.044715 * x**3))),

@@ -30,6 +30,7 @@ QUICK = {
     ("angles",),
     ("absorbed",),
     ("interpolation",),
+    ("sigmoids",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

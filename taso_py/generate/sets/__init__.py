@@ -9,7 +9,7 @@ written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formula
 elements, ``choices`` choices between values and logic, ``branches`` sums of layers of one operand, ``lookups`` what is
 computed from rows that integers choose, ``images`` what is computed of enlarged images and of averages,
 ``interpolation`` what is computed of linearly enlarged ones, ``rotary`` and ``angles`` rotary position embeddings,
-``absorbed`` norms, unequal padding and orders of channels that layers take in.
+``absorbed`` norms, unequal padding and orders of channels that layers take in, ``sigmoids`` GELU by a sigmoid.
 ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core``
 with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with
 fewest operators.
@@ -44,6 +44,7 @@ from taso_py.generate.sets.merge import MERGE
 from taso_py.generate.sets.rotary import ANGLES, ROTARY
 from taso_py.generate.sets.rows import ROWS
 from taso_py.generate.sets.scalars import SCALARS
+from taso_py.generate.sets.sigmoids import SIGMOIDS
 from taso_py.generate.sets.transformer import TRANSFORMER
 from taso_py.generate.sets.views import VIEWS
 from taso_py.generate.vocabulary import Family, Folding, Written
@@ -69,6 +70,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "angles": ANGLES,
     "absorbed": ABSORBED,
     "interpolation": INTERPOLATION,
+    "sigmoids": SIGMOIDS,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -91,6 +93,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("angles",),
     ("absorbed",),
     ("interpolation",),
+    ("sigmoids",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

@@ -177,8 +177,9 @@ class Winners:
         return KNOWN_SHARE if last is not None and self._earlier_s() >= self._search_s else 1.0
 
     def remember(self, optimized: Optimized) -> None:
-        """Store the trace of a winner, which is empty where kernels or an engine won alone; but one that won by rules
-        stays, since it lost only once.
+        """Store the trace of a winner, which is empty where kernels or an engine won alone.
+
+        One that won by rules stays in that case, since it lost only once.
         """
         last = self.last()
         if optimized.trace.applied or not (optimized.keeps_original or (last is not None and last.applied)):

@@ -45,19 +45,26 @@ FAMILIES: Mapping[str, tuple[str, str, dict[str, Any]]] = {
 def model_of(family: str, dtype: torch.dtype = torch.float32, **changes: Any) -> Any:
     """Return a small random model whose tokens are not all alike."""
     architecture, config, sizes = FAMILIES[family]
+    return random_model(architecture, config, {**sizes, **changes}, factor=5).to(dtype)
+
+
+def random_model(architecture: str, config: str, sizes: Mapping[str, Any], factor: float) -> Any:
+    """Return a model of some sizes whose weights are a multiple of those that it begins training with."""
     torch.manual_seed(0)
-    model = getattr(transformers, architecture)(getattr(transformers, config)(**{**sizes, **changes})).eval().to(dtype)
+    model = getattr(transformers, architecture)(getattr(transformers, config)(**sizes)).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.mul_(1 if name.endswith("A_log") else 5)  # Mamba's are logarithms
+            parameter.mul_(1 if name.endswith("A_log") else factor)  # Mamba's are logarithms
     return model
 
 
 def inputs_of(model: Any, batch: int, *, padded: bool) -> dict[str, Tensor]:
     """Return a prompt, whose first row has padding on its left if wanted."""
-    if model.config.model_type == "whisper":
-        return {"input_features": torch.randn(batch, 8, 40, dtype=model.dtype)}
-    ids = torch.randint(2, WORDS, (batch, 5))
+    config = model.config
+    if config.model_type == "whisper":
+        sizes = batch, config.num_mel_bins, 2 * config.max_source_positions
+        return {"input_features": torch.randn(sizes, dtype=model.dtype)}
+    ids = torch.randint(2, config.vocab_size, (batch, 5))
     mask = torch.ones_like(ids)
     if padded:
         ids[0, :2] = mask[0, :2] = 0

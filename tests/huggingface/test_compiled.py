@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ declare_missing_torchvision_operators()
 pytest.importorskip("transformers", "5.23", reason="its caches changed")
 from transformers import CompileConfig  # noqa: E402
 
+from tests.huggingface.agreement import assert_agrees, steering, truth_of  # noqa: E402
 from tests.huggingface.families import FAMILIES, WINDOWS, assert_alike, how_of, inputs_of, model_of  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("fresh_compilations")
@@ -50,15 +52,20 @@ CASES = [
 
 
 def generated(family: str, windows: bool, batch: int, dtype: torch.dtype, **options: Any) -> tuple[Any, Any]:
-    """Return what a model generates behind ``torch.compile``, which compiles its steps, and in eager mode."""
+    """Return what a model generates behind ``torch.compile``, and in eager mode."""
     model = model_of(family, dtype, **(WINDOWS if windows else {}))
     given, how = inputs_of(model, batch, padded=batch > 1), how_of(model, static=True)
     expected = model.generate(**given)
+    return generated_compiled(model, given, how, **options), expected
+
+
+def generated_compiled(model: Any, given: Mapping[str, Any], how: Any, **options: Any) -> Any:
+    """Return what a model generates behind ``torch.compile``, which compiles its steps."""
     how.disable_compile = False
     no_mode: Any = None  # it excludes options
     how.compile_config = CompileConfig(backend=dynamo.taso, mode=no_mode, options={"freeze": True, **options})
     vars(how.compile_config)["_compile_all_devices"] = True  # transformers compiles on its own on GPUs only
-    return model.generate(**given), expected
+    return model.generate(**given)
 
 
 @pytest.mark.parametrize(("family", "windows", "batch", "dtype"), CASES)
@@ -82,5 +89,10 @@ def test_generation_runs_optimized(
 @pytest.mark.parametrize("runtime", ["eager", "onnxruntime", "openvino"])
 def test_generation_by_results(family: str, runtime: str, caplog: pytest.LogCaptureFixture) -> None:
     limits = {"race_seconds": 0.1, "time_limit": 0.5, "kernels": False, "cache": False}
-    assert_alike(*generated(family, family.startswith("gemma"), 4, torch.float32, runtime=runtime, **limits))
+    model = model_of(family, **(WINDOWS if family.startswith("gemma") else {}))
+    given, how = inputs_of(model, 4, padded=True), how_of(model, static=True)
+    expected = model.generate(**given)
+    truth = truth_of(model, given, expected)
+    found = generated_compiled(model, {**given, **steering(expected)}, how, runtime=runtime, **limits)
+    assert_agrees(found, expected, truth)
     assert "runs as it is" not in caplog.text

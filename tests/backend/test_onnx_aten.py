@@ -74,6 +74,8 @@ def test_layers_that_drop_out_or_project_are_refused() -> None:
     [
         (call("index.Tensor", X, [B]), "indexes with a mask"),
         (call("repeat_interleave.self_int", X, 2), "flattens its operand"),
+        (call("gather.default", floats(), 0, torch.tensor(0)), "reads a number by an index"),
+        (call("scatter.src", floats(), 0, torch.tensor(0), floats()), "writes to a number"),
         (call("linalg_vector_norm.default", X, 3), "norm of order 3"),
         (call("instance_norm.default", IMAGE, None, None, floats(4), positive(4), False, 0.1, 1e-5, False), "running"),
         (call("adaptive_max_pool2d.default", IMAGE, [3, 2]), "windows of different sizes"),

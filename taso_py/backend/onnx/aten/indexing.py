@@ -19,6 +19,8 @@ def _places(w: Writer, operand: OnnxOperand) -> OnnxValue:
 
 
 def _gather(w: Writer, call: OpaqueCall) -> OnnxValue:
+    if not call.operand().type.rank:
+        raise call.refuse("reads a number by an index")
     return w.op("GatherElements", call.operand().onnx, _places(w, call.operand("index")), axis=call.arguments["dim"])
 
 
@@ -60,6 +62,8 @@ def _stacked(w: Writer, indices: Sequence[OnnxOperand]) -> OnnxValue:
 def _scatter(reduction: str | None = None, source: str = "src") -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         x, index = call.operand(), call.operand("index")
+        if not x.type.rank:
+            raise call.refuse("writes to a number")
         places = _places(w, index)
         content = call.arguments[source]
         if isinstance(content, OnnxOperand):

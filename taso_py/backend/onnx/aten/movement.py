@@ -65,6 +65,8 @@ def _rolled(w: Writer, x: OnnxValue, axis: int, shift: Dim, size: int) -> OnnxVa
 
 def _flip(w: Writer, call: OpaqueCall) -> OnnxValue:
     axes: Sequence[int] = call.arguments["dims"]
+    if not call.operand().type.rank:  # PyTorch takes the last axis of a number, which has none
+        return call.operand().onnx
     count = len(axes)
     bounds = [[-1] * count, [-_LAST] * count, axes, [-1] * count]
     return w.op("Slice", call.operand().onnx, *map(w.integers, bounds))

@@ -13,10 +13,10 @@ from taso_py.ir.types import DType
 
 
 def axes_of(call: OpaqueCall, name: str = "dim") -> list[int]:
-    """Return the axes that a call names, one or several; all axes if it names none."""
-    given = call.arguments.get(name)
-    if given is None or given == []:
-        return list(range(call.operand().type.rank))
+    """Return the axes that a call names, one or several; all axes if it names none, and none of a number."""
+    given, rank = call.arguments.get(name), call.operand().type.rank
+    if given is None or given == [] or not rank:
+        return list(range(rank))
     return [given] if isinstance(given, int) else list(given)
 
 

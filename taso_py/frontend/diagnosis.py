@@ -81,6 +81,11 @@ class _Watch(TorchDispatchMode):
         super().__init__()
         self.seen = ""
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let control flow, which PyTorch compiles in eager mode too, compile as ever; it would fail from then on."""
+        return True
+
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:

@@ -28,6 +28,7 @@ from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.higher_order import check_written_views
 from taso_py.frontend.opaque import draws
 from taso_py.frontend.reshaped_writes import check_reshaped_writes
+from taso_py.frontend.shared_operands import operands_apart
 from taso_py.frontend.source import place_in_model, refuse
 
 _T = TypeVar("_T")
@@ -77,7 +78,12 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
     check_reshaped_writes(exported)
     _forget_derived_ranges(exported.graph)
     graph = exported.graph
-    with _dropout_as_alias(graph), _copies_alike(graph), _fallback_kernels_allowed(graph):
+    with (
+        _dropout_as_alias(graph),
+        _copies_alike(graph),
+        _fallback_kernels_allowed(graph),
+        operands_apart(exported.graph_module),
+    ):
         functional = _with_refusal(lambda: decompose(exported, _decompositions()))
         before, after = random_draws(exported.graph), random_draws(functional.graph)
     if len(after) < len(before):
@@ -209,6 +215,10 @@ _CAUSES: Sequence[tuple[str, str]] = (
         r"maximum recursion depth",
         "a list or dict among its attributes contains itself, or something is nested too deeply; take such attributes "
         "out of the model, or raise sys.setrecursionlimit",
+    ),
+    (
+        r"is not functional",
+        "a body of control flow writes to its operands; return the new content from it, and write that outside",
     ),
     (r"inference tensor", "a parameter or buffer was made in inference mode; make the model outside of it"),
     (

@@ -165,12 +165,31 @@ REFUSED: dict[str, tuple[Callable[..., Any], str]] = {
 }
 
 
+def _writing_branch(s: Any, x: Tensor) -> Tensor:
+    def write(y: Tensor, c: Tensor) -> Tensor:
+        c.add_(y)
+        return y @ c.T  # a view beside what it views, which must not be copied here
+
+    return torch.cond(x.sum() > -1, write, lambda y, c: y @ c.T, (x, x * 2))
+
+
+REFUSED["written to in a branch"] = (_writing_branch, "writes to its operands; return the new content")
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_writes_that_an_export_loses_are_refused(name: str) -> None:
     function, message = REFUSED[name]
     with pytest.raises(ImportRefusal, match=message) as caught:
         import_module(Model(function), (X.clone(),))
     assert "\n" not in str(caught.value)
+
+
+def test_control_flow_runs_in_eager_mode_after_a_refusal() -> None:
+    torch._dynamo.reset()
+    with pytest.raises(ImportRefusal):
+        import_module(Model(_writing_branch), (X.clone(),))
+    with torch.no_grad():
+        assert torch.equal(torch.cond(X.sum() > -1, lambda x: x * 2, lambda x: x - 1, (X,)), X * 2)
 
 
 def _branches(s: Any, x: Tensor) -> Any:
@@ -181,8 +200,24 @@ def _branches(s: Any, x: Tensor) -> Any:
     return torch.cond(s.steps > 1, lambda y: inner(y) @ s.linear.weight, lambda y: y.double().float() - 1, (x,))
 
 
+def _attending(s: Any, x: Tensor) -> Tensor:
+    """A step whose branches, one in the other, read a cache and a view of it."""
+
+    def attend(y: Tensor, c: Tensor) -> Tensor:
+        return torch.softmax(s.linear(y) @ c.T, -1) @ c
+
+    def inner(y: Tensor, c: Tensor) -> Tensor:
+        return torch.cond(y.sum() > 9, lambda y, c: y * 3, attend, (y, c))
+
+    s.cache.copy_(x * 2)
+    found = torch.cond(x.sum() > -1, inner, lambda y, c: y + c, (x, s.cache))
+    s.cache.mul_(0.5)
+    return found
+
+
 NESTED: dict[str, tuple[Callable[..., Any], str]] = {
     "cond": (_branches, "cond"),
+    "cond around a cache": (_attending, "cond"),
     "while_loop": (
         lambda s, x: while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y * 2), (torch.tensor(0), x)),
         "while_loop",
@@ -195,7 +230,7 @@ NESTED: dict[str, tuple[Callable[..., Any], str]] = {
 @pytest.mark.parametrize("name", NESTED)
 def test_operators_with_graphs_inside(name: str) -> None:
     function, operator = NESTED[name]
-    model = Model(function, linear=nn.Linear(4, 4), steps=torch.zeros(()))
+    model = Model(function, linear=nn.Linear(4, 4), steps=torch.zeros(()), cache=torch.zeros(3, 4))
     program = round_trip(model, X)
     assert f"higher_order.{operator}" in [n.op.target for n in program.graph.nodes if isinstance(n.op, Opaque)]
     assert len(program.graph.effects) >= 1

@@ -65,7 +65,10 @@ def generated_compiled(model: Any, given: Mapping[str, Any], how: Any, **options
     no_mode: Any = None  # it excludes options
     how.compile_config = CompileConfig(backend=dynamo.taso, mode=no_mode, options={"freeze": True, **options})
     vars(how.compile_config)["_compile_all_devices"] = True  # transformers compiles on its own on GPUs only
-    return model.generate(**given)
+    try:
+        return model.generate(**given)
+    finally:
+        how.disable_compile, how.compile_config = True, None
 
 
 @pytest.mark.parametrize(("family", "windows", "batch", "dtype"), CASES)

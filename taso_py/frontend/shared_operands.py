@@ -1,7 +1,7 @@
 """Operands of control flow that share memory: PyTorch has no functional form of such calls, so one of them is copied.
 
 A view of a tensor that is made in a body, such as a transposed cache, is made before the call in an export, and passed
-beside the tensor. A body that only reads computes the same on a copy.
+beside the tensor. A body that only reads computes the same on a copy, which the imported graph leaves out again.
 
 Invariant: nothing that a body writes to is copied.
 """

@@ -188,6 +188,11 @@ class Options:
         race_s = level.race_s if self.race_seconds is None else self.race_seconds
         return replace(level, search_s=search_s, race_s=race_s)
 
+    def evaluation_effort(self, share: float) -> Effort:
+        """Return the effort for judging results: races get a share of their seconds, unless these are given."""
+        effort = self.effective_effort
+        return effort if self.race_seconds is not None else replace(effort, race_s=share * effort.race_s)
+
     def limits(self) -> Limits:
         """Return the limits of the search; raises `TasoError` if they are invalid."""
         from taso_py.search.result import Limits  # with graphs and rules, which --help does not need

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from taso_py.driver.result import Optimized
 from taso_py.driver.searches import Searches, rules_for
 from taso_py.driver.selection import select, without_hopeless
 from taso_py.driver.write import check_output, write
-from taso_py.effort import Effort
 from taso_py.engines.engine import KERNEL_PRICES
 from taso_py.engines.names import AUTO
 from taso_py.judging.evaluation import ORIGINAL, Evaluation, EvaluationOutcome, Finalist
@@ -119,7 +117,7 @@ def search_and_evaluate(
             source,
             program,
             planner=planner_of(costs),
-            effort=evaluation_effort(options, share),
+            effort=options.evaluation_effort(share),
             seed=options.seed,
             phases=phases,
             reload=options.reload or saves,
@@ -155,12 +153,6 @@ def search_and_evaluate(
     if winners is not None:
         winners.remember(optimized)
     return optimized, outcome
-
-
-def evaluation_effort(options: Options, share: float) -> Effort:
-    """Return the effort for the evaluation, where races get a share of their seconds unless the user sets these."""
-    effort = options.effective_effort
-    return effort if options.race_seconds is not None else replace(effort, race_s=share * effort.race_s)
 
 
 def _optimized(program: Program, winner: Finalist, report: Report) -> Optimized:

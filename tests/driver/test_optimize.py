@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.driver.decisions import KNOWN_SHARE
-from taso_py.driver.optimize import evaluation_effort, optimize
+from taso_py.driver.optimize import optimize
 from taso_py.driver.prepare import IN_TRAINING
 from taso_py.ir.errors import TasoError
 from taso_py.options import Options
@@ -122,6 +122,6 @@ def test_a_mistaken_argument_is_one_line(arguments: Any, options: dict[str, Any]
 
 def test_races_are_as_short_as_the_search_unless_the_user_sets_their_length() -> None:
     normal = Options().effective_effort
-    assert evaluation_effort(Options(), KNOWN_SHARE) == replace(normal, race_s=KNOWN_SHARE * normal.race_s)
-    assert evaluation_effort(Options(), 1.0) == normal
-    assert evaluation_effort(Options(race_seconds=7.0), KNOWN_SHARE).race_s == 7.0
+    assert Options().evaluation_effort(KNOWN_SHARE) == replace(normal, race_s=KNOWN_SHARE * normal.race_s)
+    assert Options().evaluation_effort(1.0) == normal
+    assert Options(race_seconds=7.0).evaluation_effort(KNOWN_SHARE).race_s == 7.0

@@ -50,7 +50,7 @@ def _optimized(model: Any, args: tuple[Any, ...] = (), output: Path | None = Non
 @pytest.mark.parametrize("name", CASES)
 def test_what_cannot_be_saved_is_judged_as_it_is(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     function, argument, reason = CASES[name]
-    found = _optimized(Model(function), (argument,))
+    found = _optimized(Model(function), (argument,), reload=True)
     assert found.report.comparison_passed
     (note,) = [note for note in found.report.notes if note.startswith("cannot be saved (")]
     assert reason in note
@@ -91,7 +91,7 @@ def test_what_cannot_be_imported_again_is_judged_as_it_is(monkeypatch: pytest.Mo
     monkeypatch.setattr(evaluation, "race", _all_lead)
     monkeypatch.setattr(evaluation, "confirm", _confirmed)
     monkeypatch.setattr(artifact, "import_program", _not_imported)
-    found = _optimized(Model(lambda _, x: x.relu()), (X,), kernels=True)
+    found = _optimized(Model(lambda _, x: x.relu()), (X,), kernels=True, reload=True)
     assert any(note.startswith("cannot be saved (cannot export the model") for note in found.report.notes)
 
 

@@ -21,6 +21,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 
 import torch
@@ -62,6 +63,11 @@ _log = logging.getLogger(__name__)
 
 def _no_reference() -> Reference | None:
     """Return no reference, for a call that resembles no other."""
+    return None
+
+
+def _no_traits() -> CallTraits | None:
+    """Return no traits, for a call whose latency is not estimated."""
     return None
 
 
@@ -187,44 +193,15 @@ class Latencies:
 
         # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
         otherwise = 0.0 if isinstance(cover.root.op, Opaque) else math.inf
-        return self._looked_up(
-            key,
-            lambda: None if len(cover.nodes) == 1 and self.is_view(cover.root) else traits_of(cover, reads),
-            lambda: self.lookup(key, call, beside=beside, otherwise=otherwise),
-        )
+        is_view = len(cover.nodes) == 1 and self.is_view(cover.root)
+        traits = _no_traits if is_view else partial(traits_of, cover, reads)
+        return self.lookup(key, call, beside=beside, otherwise=otherwise, traits=traits)
 
     def of_conversion(self, value: Value, format_: Format) -> float:
         """Return the latency of converting a value to a memory format."""
         key = f"convert:{format_.value}", self.layouts.signature([value], format_.other)
-        return self._looked_up(
-            key,
-            lambda: conversion_traits(value, format_),
-            lambda: self.lookup(key, lambda: conversion(value, format_, self._device)),
-        )
-
-    def _looked_up(self, key: Key, traits: Callable[[], CallTraits | None], looked_up: Callable[[], float]) -> float:
-        """Return the latency with a key: the known one, or else an estimate, or else the measured one."""
-        if self.reach == 0 or key in self._known:
-            return looked_up()
-        if key in self._estimated and not self._is_exact:
-            return self._estimated[key]
-        found = traits()
-        if found is not None and not self._is_exact and self._may_estimate(key):
-            estimate = self._similar.estimate(found, math.inf if self.is_over else self.reach)
-            if estimate is not None:
-                self._estimated[key] = estimate
-                self._guessed.add(key)
-                return estimate
-        seconds = looked_up()
-        if key in self._guessed:
-            self._guessed.remove(key)
-            self.revision += 1
-        if found is not None and key in self._known:
-            self._similar.add(found, seconds)
-        return seconds
-
-    def _may_estimate(self, key: Key) -> bool:
-        return self._measuring is not None and self.database.get(self._environment, *key) is None
+        traits = partial(conversion_traits, value, format_)
+        return self.lookup(key, lambda: conversion(value, format_, self._device), traits=traits)
 
     def measure(self, covers: Iterable[tuple[Cover, Format]]) -> bool:
         """Measure those of the covers, with the formats that they read, whose latencies were estimated.
@@ -272,31 +249,67 @@ class Latencies:
         make: Callable[[], Callable[[], object]],
         beside: Callable[[], Reference | None] = _no_reference,
         otherwise: float = math.inf,
+        traits: Callable[[], CallTraits | None] = _no_traits,
     ) -> float:
-        """Return the median latency of a call.
+        """Return the median latency of a call, or an estimate of it.
 
         Args:
             key: its key.
             make: makes the call, if it has to be measured.
             beside: returns a similar call of known latency, if there is one.
             otherwise: the latency in this run if the call fails, or if the time for measuring is used up.
+            traits: returns what its latency is estimated by, if it may be.
         """
         known = self._known.get(key)
-        if known is None:
-            found = self.database.get(self._environment, *key)
-            if found is None:
-                if self._measuring is not None and self.is_over and not self._is_required:
-                    self._left_out.add(key)
-                    return otherwise
-                found, is_calm = self._measure(make, key, beside, otherwise)
-                if found is None:
-                    known = self._known[key] = math.inf if self._measuring is None else otherwise
-                    return known
-                self._count(is_calm)
-                if is_calm:
-                    self.database.put(self._environment, *key, found)
-            known = self._known[key] = found.median_s
+        if known is not None:
+            return known
+        if key in self._estimated and not self._is_exact:
+            return self._estimated[key]
+        found, similar = self.database.get(self._environment, *key), traits() if self.reach else None
+        if found is None:
+            estimate = self._estimate(key, similar)
+            if estimate is not None:
+                return estimate
+            if self._measuring is not None and self.is_over and not self._is_required:
+                self._left_out.add(key)
+                return otherwise
+            found = self._measured(key, make, beside, otherwise)
+        if found is not None:
+            known = found.median_s
+        else:
+            known = math.inf if self._measuring is None else otherwise
+        self._known[key] = known
+        if key in self._guessed:
+            self._guessed.remove(key)
+            self.revision += 1
+        if similar is not None:
+            self._similar.add(similar, known)
         return known
+
+    def _estimate(self, key: Key, traits: CallTraits | None) -> float | None:
+        """Return the latency of a call with these traits by similar calls, and remember it; None if it is measured."""
+        if traits is None or self._is_exact or self._measuring is None:
+            return None
+        estimate = self._similar.estimate(traits, math.inf if self.is_over else self.reach)
+        if estimate is not None:
+            self._estimated[key] = estimate
+            self._guessed.add(key)
+        return estimate
+
+    def _measured(
+        self,
+        key: Key,
+        make: Callable[[], Callable[[], object]],
+        beside: Callable[[], Reference | None],
+        otherwise: float,
+    ) -> Latency | None:
+        """Return a new measurement, which is stored if it is reliable; None if the call fails or cannot run here."""
+        found, is_calm = self._measure(make, key, beside, otherwise)
+        if found is not None:
+            self._count(is_calm)
+            if is_calm:
+                self.database.put(self._environment, *key, found)
+        return found
 
     def of_run(self, call: Callable[[], object], budget_s: float) -> Latency:
         """Measure the latency of repeated calls, on a CPU at its usual pace; it is not stored.

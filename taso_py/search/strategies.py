@@ -149,9 +149,9 @@ def _after(found: SearchResult, again: SearchResult, cost: Cost, results: int) -
 
 
 def _merged(old: Sequence[Candidate], again: SearchResult, cost: Cost, results: int) -> tuple[Candidate, ...]:
-    """Return the best of a search's candidates and of older ones, which are priced anew."""
+    """Return the best of a search's candidates and of older ones, both at present prices."""
     graphs = {candidate.graph for candidate in again.candidates}
-    missed = [replace(c, seconds=cost.graph_cost(c.graph)) for c in old if c.applied and c.graph not in graphs]
+    missed = [candidate for candidate in old if candidate.applied and candidate.graph not in graphs]
     if not missed:
         return again.candidates
     best: dict[frozenset[str], Candidate] = {}

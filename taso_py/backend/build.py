@@ -280,7 +280,8 @@ class _Writer:
             return argument
         if argument not in self.packed:
             # A compiler lays out an expanded constant at each call.
-            self.packed[argument] = attach(self._root, argument if argument.is_mkldnn else argument.contiguous())
+            is_expanded = not argument.is_mkldnn and not aten.is_non_overlapping_and_dense(argument)
+            self.packed[argument] = attach(self._root, argument.contiguous() if is_expanded else argument)
         return self.graph.get_attr(self.packed[argument])
 
     def _read(self, value: Value, format_: Format) -> fx.Node | None:

@@ -13,12 +13,14 @@ from taso_py.driver.calibrating import scale_to_run, scale_to_runs
 from taso_py.driver.planning import formats_for, tiles_for
 from taso_py.driver.prepare import PreparedSource
 from taso_py.driver.selection import Selection
-from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Engine
+from taso_py.engines.engine import COMPILED_PRICES, KERNEL_PRICES, PYTORCH_PRICES, Engine
+from taso_py.engines.fusing import FusedLatencies
 from taso_py.engines.prices import session_cost
 from taso_py.engines.session import SessionEngine
 from taso_py.judging.evaluation import EngineSearch
 from taso_py.kernels.table import PLAIN
 from taso_py.latency.database import LatencyDatabase
+from taso_py.latency.latencies import Latencies
 from taso_py.options import Options
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
@@ -54,14 +56,17 @@ class Searches:
         if isinstance(engines[0], SessionEngine):
             return session_cost(engines[0], program.graph, database, progress=options.progress)
         tiles = tiles_for(engines, options.numerics) if options.kernels else PLAIN
+        weight_bytes, is_captured = stored_bytes(program.weights.values()), engines[0].is_captured
+        kind = FusedLatencies if engines[0].prices == COMPILED_PRICES else Latencies
         return CostModel(
             program.device,
             database,
-            weight_bytes=stored_bytes(program.weights.values()),
+            weight_bytes=weight_bytes,
             tiles=tiles,
             formats=formats_for(tiles),
             progress=options.progress,
-            captured=engines[0].is_captured,
+            captured=is_captured,
+            latencies=kind(program.device, database, None, weight_bytes, captured=is_captured),
         )
 
     def run(

@@ -57,8 +57,8 @@ def engines_for(options: Options, device: torch.device) -> tuple[Sequence[Engine
         EngineUnavailableError: the engine that the user names is not available on the device.
     """
     found, missing = engines_to_try(options.runtime, device)
-    if not options.kernels and found != [AROUND_KERNELS]:
-        found = [engine for engine in found if engine is not AROUND_KERNELS]  # there is nothing to compile around
+    if not options.kernels and len(found) > 1:
+        found = [engine for engine in found if not engine.compiles_around_kernels]  # there is nothing to compile around
     if options.runtime == AUTO:
         effort = options.effective_effort
         found = [engine for engine in found if effort.compiles or not engine.is_compiler]

@@ -28,7 +28,9 @@ KERNEL_PRICES = "kernels"
 """Name of the prices of engines whose operators are PyTorch's kernels, called one by one."""
 CAPTURED_PRICES = "captured kernels"
 """Name of the prices of engines that replay PyTorch's kernels from a CUDA graph, without launching each."""
-PYTORCH_PRICES = (KERNEL_PRICES, CAPTURED_PRICES)
+COMPILED_PRICES = "compiled and captured kernels"
+"""Name of the prices of engines that replay a CUDA graph of what a compiler made, which fuses elementwise operators."""
+PYTORCH_PRICES = (KERNEL_PRICES, CAPTURED_PRICES, COMPILED_PRICES)
 """Names of the prices that are latencies of PyTorch's kernels."""
 
 
@@ -89,7 +91,12 @@ class Engine(ABC):
     @property
     def is_captured(self) -> bool:
         """True if calls are launched together (CUDA graphs), so that launches cost the processor nothing."""
-        return self.prices == CAPTURED_PRICES
+        return self.prices in (CAPTURED_PRICES, COMPILED_PRICES)
+
+    @property
+    def compiles_around_kernels(self) -> bool:
+        """True if it is a compiler that keeps the kernels of a plan."""
+        return self.is_compiler and self.tiles != PLAIN
 
     def absence(self, device: torch.device) -> str | None:
         """Return why the engine is not available on a device, in one line; None if it is."""

@@ -3,7 +3,8 @@
 The variants are: the defaults of ``torch.compile``; ``freezing``, which folds weights and chooses packed kernels for
 them; ``max_autotune`` in addition, which measures kernels; and more for each kind of device. On the CPU one compiles
 the operators between the kernels of a plan, whose kernels and memory formats are kept; on a GPU two capture the frozen
-code, tuned or not, in CUDA graphs. Which variant is fastest depends on the model.
+code, tuned or not, in CUDA graphs, and one does so around the kernels of a plan. Which variant is fastest depends on
+the model.
 
 Frozen code uses values that were computed from the weights once; later in-place writes to a weight take effect only
 where the weight itself is read, which the compiler decides or, for the kernels of a plan, the plan.
@@ -24,8 +25,8 @@ from taso_py.backend import NO_PLAN, Plan, Program
 from taso_py.backend.tracing import silent
 from taso_py.backend.writes import Writes, state_of
 from taso_py.engines.cudagraph import NEEDS_GPU, check_capturable, clone_outputs
-from taso_py.engines.engine import CAPTURED_PRICES, Engine, EngineUnavailableError, Runner
-from taso_py.kernels.table import TRACED
+from taso_py.engines.engine import COMPILED_PRICES, Engine, EngineUnavailableError, Runner
+from taso_py.kernels.table import TRACED, TRACED_ON_GPU
 
 PACKS = "cpp.weight_prepack"
 """Inductor's setting for packing the weights of products."""
@@ -141,7 +142,7 @@ class CapturedInductor(FrozenInductor):
     """Inductor with frozen weights, run as CUDA graphs."""
 
     devices = ("cuda",)
-    prices = CAPTURED_PRICES
+    prices = COMPILED_PRICES
 
     def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
         """Name a variant, whose compiled code may be captured, with further settings of Inductor."""
@@ -154,6 +155,19 @@ class CapturedInductor(FrozenInductor):
         check_capturable(args, kwargs, resizable)
         running = super()._runner(module, args, kwargs, resizable)
         return lambda *args, **kwargs: clone_outputs(running(*args, **kwargs))
+
+
+class CapturedAroundKernels(CapturedInductor):
+    """Inductor for the operators between the kernels of a plan, run as CUDA graphs; the plan's choices are kept."""
+
+    tiles = TRACED_ON_GPU
+
+    def __init__(self) -> None:
+        """Keep Inductor from changing memory formats."""
+        super().__init__("inductor-kernels-cudagraph", {"layout_optimization": False})
+
+    def plan_for(self, plan: Plan) -> Plan:
+        return plan.compiled()
 
 
 # None lets torch.compile treat a size as open once it has changed.
@@ -170,5 +184,6 @@ WHOLE_MODULE_FORMS = (
 CAPTURED_FORMS = (
     CapturedInductor("inductor-cudagraph", {}),
     CapturedInductor("inductor-max-autotune-cudagraph", _TUNED),
+    CapturedAroundKernels(),
 )
 """Variants that a GPU has besides."""

@@ -24,6 +24,7 @@ ENGINE_NAMES = (
     "cudagraph",
     "inductor-cudagraph",
     "inductor-max-autotune-cudagraph",
+    "inductor-kernels-cudagraph",
     "tensorrt",
 )
 """All engines, single variants of Inductor among them, in the order of the table; Python accepts these besides."""

@@ -86,22 +86,22 @@ def _bind_conv_relu(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> Bo
     weight, bias, windows = _packed(chain, statics, packs)
     if chain.other is None:
         return BoundKernel("cudnn_conv_relu", aten.cudnn_convolution_relu.default, (weight, bias, *windows))
+    return BoundKernel("cudnn_conv_add_relu", _conv_add_relu, (weight, bias, *windows))
 
-    def conv_add_relu(x: Tensor, other: Tensor) -> Tensor:
-        return aten.cudnn_convolution_add_relu.default(x, weight, other, 1.0, bias, *windows)
 
-    return BoundKernel("cudnn_conv_add_relu", conv_add_relu)
+def _conv_add_relu(x: Tensor, other: Tensor, weight: Tensor, bias: Tensor | None, *windows: Any) -> Tensor:
+    return aten.cudnn_convolution_add_relu.default(x, weight, other, 1.0, bias, *windows)
 
 
 def _bind_linear(chain: Chain, statics: Sequence[Tensor], packs: Packs) -> BoundKernel:
     columns, bias = chain.packed(statics, packs, _columns)
     uses_gelu = isinstance(chain.activation and chain.activation.op, Gelu)
+    return BoundKernel("cublaslt_linear", _linear, (bias, columns, uses_gelu))
 
-    def linear(x: Tensor) -> Tensor:
-        rows = x.reshape(-1, x.shape[-1])
-        return aten._addmm_activation.default(bias, rows, columns, use_gelu=uses_gelu).unflatten(0, x.shape[:-1])
 
-    return BoundKernel("cublaslt_linear", linear)
+def _linear(x: Tensor, bias: Tensor, columns: Tensor, uses_gelu: bool) -> Tensor:
+    rows = x.reshape(-1, x.shape[-1])
+    return aten._addmm_activation.default(bias, rows, columns, use_gelu=uses_gelu).unflatten(0, x.shape[:-1])
 
 
 def _columns(weight: Tensor) -> Tensor:

@@ -41,6 +41,9 @@ def _products(tile: Tile) -> Tile:
 TRACED: tuple[Tile, ...] = (ATEN, *map(_products, (*ONEDNN, MKL)))
 """The tiles beneath a compiler that leaves products to these kernels and fuses the operators between them."""
 
+TRACED_ON_GPU: tuple[Tile, ...] = (ATEN, *CUDNN)
+"""The tiles beneath such a compiler on a GPU, with the epilogues that it fuses into products of its own only."""
+
 PACKABLE: tuple[Tile, ...] = (ATEN, *map(_products, ONEDNN))
 """The tiles of :data:`TRACED` whose packed weights can be written to a file: MKL's depend on their address."""
 

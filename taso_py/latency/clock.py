@@ -38,6 +38,10 @@ WIDTH = 0.02
 MIN_SAMPLES = 10
 MAX_SAMPLES = 1000
 MAX_REPEATS = 100_000
+MOST_CAPTURED, CAPTURED_S = 64, 2e-3
+"""The most calls in a CUDA graph that is timed, and about how long they take: starting it adds a percent at most."""
+PLAIN_CALLS = 3
+"""The number of plain calls from which the number of captured ones follows."""
 DEPTHS = 64
 """The number of stack depths at which samples are taken; a call takes some hundred bytes, so that they cover a page."""
 OUTLIER_DEVIATIONS = 3.5
@@ -163,7 +167,7 @@ class CudaClock:
     """Time between two events in the GPU's own queue.
 
     Plain calls include the CPU's launch time if that is longer than the kernels, as in eager execution. With ``graph``
-    all calls of a sample are captured in one CUDA graph, whose replay is timed: the kernels alone.
+    calls are captured in a CUDA graph once, whose replays are timed: the kernels alone.
     """
 
     min_sample_s: float = 500e-6
@@ -180,19 +184,27 @@ class CudaClock:
         return time.perf_counter()
 
     def bind(self, fn: Callable[[], object]) -> Timer:
-        @functools.lru_cache(maxsize=1)
-        def batch(repeats: int) -> Callable[[], object]:
-            return _capture(fn, repeats) if self._graph else functools.partial(_call, fn, repeats)
+        """Return a timer of a function; what is captured is captured here, so that no budget pays for it."""
+        if not self._graph:
+            return self._timer(fn, 1)
+        alone = self._timer(fn, 1)
+        seconds = min(alone(1) for _ in range(PLAIN_CALLS))
+        calls = max(1, min(MOST_CAPTURED, math.ceil(CAPTURED_S / max(seconds, 1e-9))))
+        with self._scope(), collector_paused():
+            return self._timer(_capture(fn, calls), calls)
+
+    def _timer(self, run: Callable[[], object], calls: int) -> Timer:
+        """Return a timer of a function, given one that makes so many calls of it."""
 
         def timer(repeats: int) -> float:
             with self._scope(), collector_paused():
-                run = batch(repeats)
+                runs = math.ceil(repeats / calls)
                 start, end = self._event(), self._event()
                 start.record()
-                run()
+                _call(run, runs)
                 end.record()
                 end.synchronize()
-                return start.elapsed_time(end) * 1e-3
+                return start.elapsed_time(end) * 1e-3 * repeats / (runs * calls)
 
         return timer
 

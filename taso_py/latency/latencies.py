@@ -378,10 +378,9 @@ class Latencies:
             return False
         # The others are called in between, and evict from the caches the weights that a cover read last time.
         ring = max(LEAST_RING, self._ring // RING_DIVISOR)
-        with torch.no_grad():
+        with torch.no_grad(), self._stopwatch():
             calls = {key: self._call(*covers[key], ring) for key in before}
-            with self._stopwatch():
-                found, is_calm = self._measuring.measure_interleaved(calls)
+            found, is_calm = self._measuring.measure_interleaved(calls)
         scale = median(before[key] / latency.median_s for key, latency in found.items())
         again = {key: latency.scaled(scale) for key, latency in found.items()}
         self._final.clear()

@@ -14,7 +14,7 @@ from taso_py.engines.inductor import PACKS, packing
 from taso_py.engines.names import AUTO, ENGINE_NAMES, RUNTIME_CHOICES
 from taso_py.engines.table import ENGINES, engines_to_try, prepare
 from taso_py.frontend import import_program
-from taso_py.kernels.table import TRACED
+from taso_py.kernels.table import TRACED, TRACED_ON_GPU
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -40,12 +40,13 @@ def test_auto_stands_for_what_the_device_has() -> None:
     sessions = tuple(name for name in ("onnxruntime", "openvino") if ENGINES[name].absence(CPU) is None)
     assert names_to_try("auto", CPU) == ("eager", *sessions, *forms, "inductor-kernels", "aot-inductor")
     assert names_to_try("inductor", CPU) == (*forms, "inductor-kernels")
-    assert names_to_try("inductor", CUDA) == (*forms, "inductor-cudagraph", "inductor-max-autotune-cudagraph")
+    captured = ("inductor-cudagraph", "inductor-max-autotune-cudagraph", "inductor-kernels-cudagraph")
+    assert names_to_try("inductor", CUDA) == (*forms, *captured)
     assert names_to_try("auto", CUDA)[:4] == ("eager", *forms)
     assert names_to_try("eager", CPU) == ("eager",)
-    for captured in ("cudagraph", "inductor-cudagraph", "inductor-max-autotune-cudagraph"):
+    for name in ("cudagraph", *captured):
         with pytest.raises(EngineUnavailableError, match="need a GPU"):
-            names_to_try(captured, CPU)
+            names_to_try(name, CPU)
     with pytest.raises(EngineUnavailableError, match="uses kernels of the CPU"):
         names_to_try("inductor-kernels", CUDA)
 
@@ -189,3 +190,38 @@ def test_random_numbers_can_be_drawn_after_a_capture_that_failed() -> None:
     with pytest.raises(EngineUnavailableError, match="cudagraph cannot run this module"):
         prepare(Reads(), "cudagraph", (torch.ones(2, 3, device="cuda"),), {})
     assert torch.rand(2, device="cuda").shape == (2,)
+
+
+class Residual(torch.nn.Module):
+    """Convolutions with and without a sum before their activation, and a linear layer with one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Conv2d(8, 8, 3, padding=1), torch.nn.Conv2d(8, 8, 3, padding=1, bias=False)
+        self.norm, self.last = torch.nn.BatchNorm2d(8), torch.nn.Linear(8 * 36, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.norm(self.second(torch.relu(self.first(x)))) + x)
+        return torch.tanh(torch.relu(self.last(x.flatten(1)))) * 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_captured_compiler_leaves_products_to_the_kernels_of_a_plan(dtype: torch.dtype, seed: int) -> None:
+    torch.manual_seed(seed)
+    module = Residual().eval().to("cuda", dtype).requires_grad_(False)
+    x = torch.randn(2, 8, 6, 6, device="cuda", dtype=dtype)
+    program = fold(import_program(torch.export.export(module, (x,))))
+    prices = InventedPrices(seed, fused=0.01, device=CUDA, tiles=TRACED_ON_GPU)
+    plan = choose(program.graph, prices).plan
+    assert {step.kernel.name for step in plan.steps.values() if step.kernel} >= {"cublaslt.linear"}
+    engine = ENGINES["inductor-kernels-cudagraph"]
+    runner = engine.prepare(engine.build(program, engine.plan_for(plan)), (x,), {})
+    before, expected = runner(x), module(x)
+    tolerance = 2e-2 if dtype is torch.float16 else 2e-3
+    for given in (x, -x, 0.5 * x):
+        assert torch.allclose(runner(given), module(given), atol=tolerance, rtol=tolerance)
+    assert torch.allclose(before, expected, atol=tolerance, rtol=tolerance)
+    assert not torch.allclose(before, module(-x), atol=tolerance, rtol=tolerance)

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from taso_py.kernels.prepared_call import PreparedCall
+from taso_py.latency import clock as clock_module
 from taso_py.latency.clock import (
     MAX_SAMPLES,
     MIN_SAMPLES,
@@ -186,6 +187,27 @@ def test_the_cuda_clock_marks_waits_and_converts_to_seconds() -> None:
     timer = CudaClock(event=lambda: FakeEvent(log)).bind(lambda: log.append("call"))
     assert timer(3) == pytest.approx(6e-3)
     assert log == ["record", "call", "call", "call", "record", "wait"]
+
+
+def test_calls_are_captured_once_and_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    captured: list[int] = []
+
+    def capture(fn: Callable[[], object], repeats: int) -> Callable[[], object]:
+        captured.append(repeats)
+        return lambda: [fn() for _ in range(repeats)]
+
+    monkeypatch.setattr(clock_module, "_capture", capture)
+    clock = CudaClock(graph=True, event=lambda: FakeEvent(log))
+    clock.bind(lambda: log.append("call"))
+    assert captured == [round(clock_module.CAPTURED_S / 2e-3)]
+    monkeypatch.setattr(clock_module, "CAPTURED_S", 10e-3)
+    timer = clock.bind(lambda: log.append("call"))
+    for repeats in (1, 5, 7, 100):
+        before = log.count("call")
+        assert timer(repeats) == pytest.approx(repeats * 2e-3)
+        assert log.count("call") - before == 5 * -(-repeats // 5)
+    assert captured[1:] == [5]
 
 
 def test_the_device_decides_the_clock() -> None:

@@ -4,8 +4,8 @@ In eager mode a GPU of today waits for launches in most models at a small batch,
 Here the ways that do are compared: CUDA graphs of the model as it is, PyTorch's compiler with CUDA graphs
 (``mode="reduce-overhead"``), the best kernels without any substitution, and the search, guided by the latencies of
 kernels without their launches, with these kernels or with the compiler around them, whose prices know what it fuses.
-Whichever of the two wins a race of their own, held before, is compared with the others. Models in half precision are what GPUs are bought for, and come
-besides.
+Whichever of the two wins a race of their own, held before, is compared with the others. Models in half precision are
+what GPUs are bought for, and come besides.
 
 Invariant: all ratios of a row are paired, from one race; losses are shown like gains.
 """
@@ -142,10 +142,10 @@ EXPERIMENT = Experiment(
         "every column is a median of paired ratios over the original in eager mode, with its 95% interval: `cudagraph` "
         "is the model as it is, captured; `inductor` PyTorch's compiler by default, and `inductor+cudagraph` with "
         '`mode="reduce-overhead"`; `kernels` the best kernels without substitutions and `ours` with them, both '
-        "captured, `ours+inductor` the compiler around the kernels of a search of its own; `ours/others` compares whichever of these two is "
-        "chosen with the best of the others, `rules` compares `ours` with `kernels`; of the one chosen, "
-        "`predicted_ms` is the sum of its kernels' latencies, without copies of inputs and outputs, and `seconds` is "
-        "what optimizing took"
+        "captured, `ours+inductor` the compiler around the kernels of a search of its own; `ours/others` compares "
+        "whichever of these two is chosen with the best of the others, `rules` compares `ours` with `kernels`; of the "
+        "one chosen, `predicted_ms` is the sum of its kernels' latencies, without copies of inputs and outputs; "
+        "`seconds` is what optimizing took"
     ),
     parts=lambda settings: settings.choose(QUICK, FULL),
     measure=_measure,

@@ -18,8 +18,9 @@ from taso_py.backend import UNLIMITED, Program, fold
 from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.cost.model import CostModel
 from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Engine, EngineUnavailableError
+from taso_py.engines.inductor import CAPTURED_FORMS, WHOLE_MODULE_FORMS
 from taso_py.engines.names import AUTO
-from taso_py.engines.table import AROUND_KERNELS, engines_to_try
+from taso_py.engines.table import engines_to_try
 from taso_py.judging.evaluation import ORIGINAL, EngineSearch
 from taso_py.judging.plausible import products_seconds
 from taso_py.judging.timing import race
@@ -50,8 +51,15 @@ class Selection:
     are searched for and take whole graphs, unless they fail."""
 
 
-def engines_for(options: Options, device: torch.device) -> tuple[Sequence[Engine], Sequence[str]]:
+def engines_for(
+    options: Options, device: torch.device, *, is_open: bool = False
+) -> tuple[Sequence[Engine], Sequence[str]]:
     """Return the engines that the options ask for, and notes on those that are missing.
+
+    Args:
+        options: the options of the optimization.
+        device: the device of the program.
+        is_open: true if it has open sizes, which nothing that is captured takes.
 
     Raises:
         EngineUnavailableError: the engine that the user names is not available on the device.
@@ -63,10 +71,12 @@ def engines_for(options: Options, device: torch.device) -> tuple[Sequence[Engine
         effort = options.effective_effort
         found = [engine for engine in found if effort.compiles or not engine.is_compiler]
         found = [engine for engine in found if effort.compiles_ahead or not engine.is_ahead_of_time]
-        if AROUND_KERNELS in found and not effort.compiles_all:
+        around = [engine for engine in found if engine.compiles_around_kernels and not (is_open and engine.is_captured)]
+        if around and not effort.compiles_all:
             # It is the fastest form, or within 1 % of that, but where eager mode is faster still
-            # (experiments/end_to_end.py, 51 comparisons on three processors).
-            found = [engine for engine in found if engine is AROUND_KERNELS or not engine.is_compiler]
+            # (experiments/end_to_end.py, 51 comparisons on three processors; on a GPU so far experiments/captured.py).
+            others = {*WHOLE_MODULE_FORMS, *CAPTURED_FORMS}.difference(around)
+            found = [engine for engine in found if engine not in others]
     return found, missing
 
 
@@ -82,7 +92,7 @@ def select(source: Source, program: Program, options: Options, phases: Phases) -
     Raises:
         EngineUnavailableError: the engine that the user names is not available on the device.
     """
-    engines, notes = engines_for(options, program.device)
+    engines, notes = engines_for(options, program.device, is_open=bool(program.open))
     groups = by_prices(engines)
     is_complete = options.runtime != AUTO or len(groups) <= options.effective_effort.families
     if is_complete and all(prices in PYTORCH_PRICES for prices in groups):

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from taso_py.engines.cudagraph import clone_outputs
-from taso_py.engines.engine import CAPTURED_PRICES, Engine, Runner
+from taso_py.engines.engine import COMPILED_PRICES, Engine, Runner
 from taso_py.ir.errors import first_line
 
 
@@ -22,7 +22,7 @@ class TensorRt(Engine):
 
     name = "tensorrt"
     devices = ("cuda",)
-    prices = CAPTURED_PRICES
+    prices = COMPILED_PRICES
     is_compiler = True
 
     def absence(self, device: torch.device) -> str | None:

@@ -18,6 +18,7 @@ from taso_py.effort import EFFORTS, within
 from taso_py.engines.eager import Eager
 from taso_py.engines.engine import KERNEL_PRICES, Engine, EngineUnavailableError, Runner
 from taso_py.engines.inductor import Inductor
+from taso_py.engines.tensorrt import TensorRt
 from taso_py.judging.evaluation import EngineSearch
 from taso_py.judging.timing import Race, RaceStop
 from taso_py.models.importing import import_source
@@ -135,6 +136,23 @@ def test_a_compiler_is_tried_in_one_form_unless_the_effort_is_thorough() -> None
     assert compilers("normal", kernels=False) == forms[:-1], "none is around kernels if none are chosen"
     asked, _ = engines_for(Options(runtime="inductor"), CPU)
     assert [engine.name for engine in asked] == forms
+
+
+def test_on_a_gpu_it_is_the_captured_form_around_kernels_unless_sizes_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absence(engine: Engine, device: torch.device) -> str | None:
+        return None if engine.suits(device) else "elsewhere"
+
+    for kind in (Engine, TensorRt):
+        monkeypatch.setattr(kind, "absence", absence)
+
+    def names(effort: str, *, is_open: bool = False) -> list[str]:
+        engines, _ = engines_for(Options(runtime="auto", effort=effort), torch.device("cuda"), is_open=is_open)
+        return [engine.name for engine in engines]
+
+    assert names("quick") == ["eager", "cudagraph"]
+    assert names("normal") == ["eager", "cudagraph", "inductor-kernels-cudagraph", "tensorrt"]
+    assert names("thorough") == names("normal", is_open=True), "what is captured has one size"
+    assert {"inductor", "inductor-cudagraph", *names("normal")} < {*names("thorough")}
 
 
 @pytest.mark.parametrize(("other_s", "is_tried"), [(0.5, False), (0.95, True), (2.0, True)])

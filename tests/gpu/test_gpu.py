@@ -231,9 +231,10 @@ def test_arguments_elsewhere_are_refused_in_one_line() -> None:
     module, x = made(Images), drawn(2, 3, 20, 18)
     for runtime in ("eager", "cudagraph"):
         optimized: Optimized = taso_py.optimize(module, (x,), runtime=runtime, **QUICK)
-        with pytest.raises(taso_py.TasoError) as caught:
+        # Where nothing was faster, as on a busy machine, it is the user's own module, with PyTorch's message.
+        with pytest.raises(RuntimeError if optimized.keeps_original else taso_py.TasoError) as caught:
             optimized.module(x.cpu())
-        assert "\n" not in str(caught.value)
+        assert optimized.keeps_original or "\n" not in str(caught.value)
         agree(optimized.module(x), module(x))
 
 

@@ -150,12 +150,12 @@ class Partition:
 
     def _explore_all(self) -> None:
         """Search the regions of the graph, then those of the best graph so far, which is cut at other values."""
-        best, avoid = self._blocks_apart(), frozenset[Value]()
+        best, avoid = self._original, frozenset[Value]()
         for _ in range(PASSES):
             if self._must_stop():
                 break
             regions = cut(best.graph, avoid)
-            cut_values = _cut_values(regions)
+            cut_values = frozenset([value for region in regions for value in region.outputs])
             if cut_values == avoid:
                 break
             after, outputs = self._improved(best, self._explored(best.graph, regions))
@@ -163,17 +163,6 @@ class Partition:
                 best, avoid = after, outputs
             else:
                 avoid = cut_values
-
-    def _blocks_apart(self) -> Candidate:
-        """Return the original, or what becomes of it where blocks that share weights are searched apart.
-
-        A network that is unrolled is one region, since its weights should be merged alike everywhere: all its steps.
-        Apart, one step is searched for all of them, and they are alike by that.
-        """
-        apart = cut(self._original.graph, shared=0.0)
-        if len(apart) == 1 or _cut_values(apart) == _cut_values(cut(self._original.graph)):
-            return self._original
-        return self._improved(self._original, self._explored(self._original.graph, apart))[0]
 
     def _must_stop(self) -> bool:
         """Return whether no more regions are to be searched; if the time is up, record that as a reason to stop."""
@@ -345,11 +334,6 @@ class Partition:
         if self._built >= self._limits.budget:
             return SearchStop.BUDGET
         return SearchStop.STALLED if self._stops - {SearchStop.EXHAUSTED} else SearchStop.EXHAUSTED
-
-
-def _cut_values(regions: Iterable[GraphRegion]) -> frozenset[Value]:
-    """Return the values that regions give."""
-    return frozenset([value for region in regions for value in region.outputs])
 
 
 def _worth(kind: _Kind, candidate: Candidate) -> float:

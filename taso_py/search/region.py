@@ -44,16 +44,10 @@ class GraphRegion:
     """The values of the whole graph that the outputs stand for."""
 
 
-def cut(graph: Graph, avoid: Set[Value] = frozenset(), shared: float = SHARED) -> list[GraphRegion]:
-    """Return the regions of a graph.
-
-    Args:
-        graph: the graph.
-        avoid: values to cut elsewhere than at.
-        shared: relative cost of separating the readers of a weight.
-    """
+def cut(graph: Graph, avoid: Set[Value] = frozenset()) -> list[GraphRegion]:
+    """Return the regions of a graph, cut at other values than those to avoid."""
     running = _deepest_first(graph)
-    line = _Line(graph, running, shared)
+    line = _Line(graph, running)
     regions: list[GraphRegion] = []
     for start, stop in _runs(running):
         ends = _cuts(line, start, stop, avoid)
@@ -100,7 +94,7 @@ def _runs(nodes: Sequence[Node]) -> Iterator[tuple[int, int]]:
 class _Line:
     """The running nodes in a row, the positions where each value is read, and the nodes that belong together."""
 
-    def __init__(self, graph: Graph, nodes: Sequence[Node], shared: float) -> None:
+    def __init__(self, graph: Graph, nodes: Sequence[Node]) -> None:
         self.graph, self.nodes = graph, nodes
         self.place = {node: place for place, node in enumerate(nodes)}
         self.uses: dict[Value, list[int]] = {}
@@ -108,7 +102,7 @@ class _Line:
             for value in dict.fromkeys(node.inputs):
                 if not isinstance(value.node.op, Constant):
                     self.uses.setdefault(value, []).append(place)
-        self.separations = list(_separations(nodes, self.uses, shared))
+        self.separations = list(_separations(nodes, self.uses))
 
 
 def _cuts(line: _Line, start: int, stop: int, avoid: Set[Value]) -> list[int]:
@@ -149,9 +143,7 @@ def _width_price(graph: Graph, crossing: Sequence[Value]) -> float:
     return max(2.0 * (width**2 - 1.0), 0.0)
 
 
-def _separations(
-    nodes: Sequence[Node], uses: Mapping[Value, Sequence[int]], shared: float
-) -> Iterator[tuple[int, int, float]]:
+def _separations(nodes: Sequence[Node], uses: Mapping[Value, Sequence[int]]) -> Iterator[tuple[int, int, float]]:
     """Yield pairs of readers of a value that belong together, and the cost of separating them.
 
     They are near each other. Readers of an activation might be merged if neither is computed from the other; readers of
@@ -161,7 +153,7 @@ def _separations(
     before = _ancestors(nodes)
     merged = [_has_sibling(node, nodes, uses) for node in nodes]
     for value, places in uses.items():
-        price = shared if value.node.is_static else 1.0
+        price = SHARED if value.node.is_static else 1.0
         for i, second in enumerate(places):
             for first in places[bisect_left(places, second - NEAR) : i]:
                 is_independent = not before[second] >> first & 1

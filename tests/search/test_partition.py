@@ -22,7 +22,7 @@ from taso_py.search.region import cut
 from taso_py.search.result import Candidate, Limits, Progress, ProgressCallback, SearchResult, SearchStop
 from taso_py.search.space import Space
 from taso_py.search.trace import replay
-from tests.search.examples import FakeCost, Latency, blocks, read, recurrent
+from tests.search.examples import FakeCost, Latency, blocks, read
 
 COST = FakeCost()
 RULES = read("merge", "slices", "factor", "idempotent")
@@ -71,23 +71,6 @@ def test_weights_that_blocks_share_are_merged_in_the_same_way() -> None:
     result = divided(blocks(6, shared=True))
     assert operators(result.best.graph)["matmul"] == 6
     assert result.best.static_bytes == result.original.static_bytes
-
-
-def test_steps_of_an_unrolled_network_are_searched_once_and_then_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, rules = recurrent(6), read("merge", "slices", "stack")
-    assert len(cut(graph)) == 1, "its weights belong together"
-    assert len(cut(graph, shared=0.0)) == 6
-
-    def merged(budget: int) -> int:
-        result = Partition(graph, Matcher(rules), COST, Limits(budget=budget), None, Backtracking).run()
-        assert result.best.static_bytes <= result.original.static_bytes
-        assert replay(graph, result.best.trace) == result.best.graph
-        return operators(result.best.graph)["matmul"]
-
-    assert merged(30) == 12, "one for the input and one for the state, each step"
-    assert merged(1000) < 12, "inputs of several steps are stacked"
-    monkeypatch.setattr(Partition, "_blocks_apart", lambda self: self._original)
-    assert merged(30) > 12, "in one piece it takes a step for every product"
 
 
 def test_results_without_one_rule_or_another_are_among_the_candidates() -> None:

@@ -46,15 +46,6 @@ def test_blocks_are_cut_where_a_single_value_crosses_and_are_the_same() -> None:
     assert all(correspondence(regions[0].graph, region.graph) is not None for region in regions)
 
 
-def test_steps_that_share_weights_are_cut_apart_if_that_costs_nothing() -> None:
-    graph = recurrent(4)
-    (whole,) = cut(graph)
-    first, *others = cut(graph, shared=0.0)
-    assert put_together(graph, [first, *others]) == put_together(graph, [whole])
-    assert len(others) == 3
-    assert all(correspondence(first.graph, other.graph) is not None for other in others)
-
-
 def test_cuts_may_be_avoided() -> None:
     graph = blocks(6)
     first = cut(graph)

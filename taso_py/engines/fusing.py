@@ -8,8 +8,6 @@ Invariant: an operator costs what its kernel takes by itself, or nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from taso_py.backend.plan import Format
 from taso_py.engines.tiles import computes_by_element
 from taso_py.ir.node import Node, Value
@@ -26,10 +24,6 @@ class FusedLatencies(Latencies):
     def of_cover(self, cover: Cover, reads: Format) -> float:
         """Return the latency of a cover that reads a memory format; 0 if the loop of an operand computes it too."""
         return 0.0 if _is_fused(cover) else super().of_cover(cover, reads)
-
-    def measure(self, covers: Iterable[tuple[Cover, Format]]) -> bool:
-        """Measure those of the covers whose latencies were estimated, fused ones aside; see the base class."""
-        return super().measure(where for where in covers if not _is_fused(where[0]))
 
 
 def _is_fused(cover: Cover) -> bool:

@@ -95,8 +95,8 @@ class Engine(ABC):
 
     @property
     def compiles_around_kernels(self) -> bool:
-        """True if it is a compiler that keeps the kernels of a plan."""
-        return self.is_compiler and self.tiles != PLAIN
+        """True if it is a compiler, not ahead of time, that keeps the kernels of a plan."""
+        return self.is_compiler and not self.is_ahead_of_time and self.tiles != PLAIN
 
     def absence(self, device: torch.device) -> str | None:
         """Return why the engine is not available on a device, in one line; None if it is."""

@@ -134,6 +134,8 @@ def test_a_compiler_is_tried_in_one_form_unless_the_effort_is_thorough() -> None
     assert compilers("thorough") == forms
     assert compilers("normal") == forms[-1:]
     assert compilers("normal", kernels=False) == forms[:-1], "none is around kernels if none are chosen"
+    ahead, _ = engines_for(Options(runtime="auto", effort="thorough", kernels=False), CPU)
+    assert "aot-inductor" in [engine.name for engine in ahead], "it is a form of its own"
     asked, _ = engines_for(Options(runtime="inductor"), CPU)
     assert [engine.name for engine in asked] == forms
 

@@ -41,6 +41,8 @@ UNARY = (
 """Templates over a floating-point value of any shape."""
 BINARY = (
     *("{0} + {1}", "{0} * {1}", "{0} - {1}", "{0} / ({1}.abs() + 0.5)", "torch.add({0}, {1}, alpha=2)"),
+    *("torch.addcmul({0}, {1}, {1})", "torch.addcmul({1}, {0}, {1} + 1)", "{0} - {1} * 0.3", "{1} - {0} * {1}"),
+    *("torch.sub({0}, {1}, alpha=0.3)", "{0} + {0} * {1}"),
     *(
         "torch.maximum({0}, {1})",
         "torch.minimum({0}, {1})",
@@ -130,11 +132,24 @@ def _product(draft: Draft) -> str | None:
         return f"{name} @ {draft.weight((last, out), value.dtype)}"
     if kind == 3 and value.dim() == 3:
         return f"torch.bmm({name}, {draft.weight((value.shape[0], last, out), value.dtype)})"
+    if kind == 5 and value.dim() in (2, 3):
+        return _added_product(draft, name)
     if kind == 4 and value.dim() == 2:
         bias, weight = draft.weight((out,), value.dtype), draft.weight((last, out), value.dtype)
         return f"torch.addmm({bias}, {name}, {weight})"
     bias = f", {draft.weight((out,), value.dtype)}" if draft.chance(2) else ""
     return f"F.linear({name}, {draft.weight((out, last), value.dtype)}{bias})"
+
+
+def _added_product(draft: Draft, name: str) -> str:
+    """Return a product of two matrices, or of as many of each, that is added to something, both with a factor."""
+    value, out = draft.tensor(name), draft.integer(1, 6)
+    weight = draft.weight((*value.shape[:-2], value.shape[-1], out), value.dtype)
+    full = [draft.choice((size, 1)) for size in (*value.shape[:-1], out)]
+    summand = draft.weight(full[draft.integer(0, len(full)) :], value.dtype)
+    factors = f"beta={draft.choice((1, 0.5, -2))}, alpha={draft.choice((1, 0.3))}"
+    added = f"{'torch.addmm' if value.dim() == 2 else 'torch.baddbmm'}({summand}, {name}, {weight}, {factors})"
+    return draft.choice((added, f"F.softmax({added}, -1)"))
 
 
 def _parallel_products(draft: Draft) -> str | None:
@@ -279,6 +294,8 @@ def _reduction(draft: Draft) -> str | None:
     texts = (
         *("{0}.sum({1}, keepdim={2})", "{0}.mean({1}, keepdim={2})", "{0}.amax({1}, keepdim={2})", "{0}.mean()"),
         *("{0}.cumsum({1})", "{0}.norm(dim={1}, keepdim={2})", "torch.var_mean({0}, {1}, correction=0)", "{0}.sum()"),
+        *("{0}.norm(p=1, dim={1}, keepdim={2})", "F.normalize({0}, dim={1})", "{0}.norm()"),
+        *("({0} * {0}).sum({1}, keepdim={2}).sqrt()", "{0} / ({0}.norm(dim={1}, keepdim=True) + 1e-3)"),
         *("{0}.logsumexp({1}, keepdim={2})", "{0}.amin({1}, keepdim={2})", "{0}.sum((0, -1), keepdim={2})"),
     )
     return draft.choice(texts).format(name, axis, keep)

@@ -24,6 +24,7 @@ from taso_py.ir.operator import AttributeValue, Constant, Operator
 from taso_py.ir.size import Dim, Poly, solve, symbol, symbols
 from taso_py.ir.types import DType, Group, TensorType
 from taso_py.ops.base import TensorOperator, plain_axis
+from taso_py.ops.contraction import Baddbmm
 from taso_py.ops.elementwise import LeakyRelu
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm
 from taso_py.ops.selection import Take, origins
@@ -188,5 +189,7 @@ def _numbers(op: Operator) -> Iterator[AttributeValue]:
             yield eps
         case Attention(number) | LeakyRelu(number):
             yield number
+        case Baddbmm(beta, alpha):
+            yield from (beta, alpha)
         case _:
             pass

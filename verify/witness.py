@@ -386,6 +386,11 @@ def _attention(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
         )
 
 
+def _baddbmm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    call = torch.addmm if x[1].dim() == 2 else torch.baddbmm
+    return call(x[0], x[1], x[2], beta=at(op.beta), alpha=at(op.alpha))
+
+
 def _take(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     table, index = x
     places = index if at(op.wraps) else torch.where(index < 0, table.shape[op.axis], index)
@@ -397,6 +402,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "mul": lambda _op, x, _at: torch.mul(x[0], x[1]),
     "sub": lambda _op, x, _at: torch.sub(x[0], x[1]),
     "div": lambda _op, x, _at: torch.div(x[0], x[1]),
+    "addcmul": lambda _op, x, _at: torch.addcmul(x[0], x[1], x[2]),
     "maximum": lambda _op, x, _at: torch.maximum(x[0], x[1]),
     "minimum": lambda _op, x, _at: torch.minimum(x[0], x[1]),
     "abs": lambda _op, x, _at: torch.abs(x[0]),
@@ -430,6 +436,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "mish": lambda _op, x, _at: functional.mish(x[0]),
     "cast": lambda op, x, _at: x[0].to(_DTYPES[op.dtype]),
     "matmul": lambda _op, x, _at: torch.matmul(x[0], x[1]),
+    "baddbmm": _baddbmm,
     "linear": lambda _op, x, _at: functional.linear(*x),
     "conv2d": _conv2d,
     "avg_pool2d": _avg_pool2d,
@@ -458,6 +465,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "sum": lambda op, x, _at: torch.sum(x[0], op.axes, op.keepdim),
     "mean": lambda op, x, _at: torch.mean(x[0], op.axes, op.keepdim),
     "max": lambda op, x, _at: torch.amax(x[0], op.axes, op.keepdim),
+    "vector_norm": lambda op, x, _at: torch.linalg.vector_norm(x[0], op.order, op.axes, op.keepdim),
 }
 
 

@@ -35,7 +35,7 @@ _SAME_NAME = (
     *(*_ELEMENTWISE, "mm", "bmm", "matmul", "conv2d", "batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax"),
     *("cat", "permute", "reshape", "constant_pad_nd", "as_strided", "conv1d", "embedding", "index_select", "roll"),
     *("celu", "maximum", "minimum", "diagonal", "diag_embed", "logical_and", "logical_or", "logical_not"),
-    *("group_norm", "instance_norm"),
+    *("group_norm", "instance_norm", "addcmul", "addmm", "baddbmm"),
 )
 _NEURAL = (
     *("adaptive_avg_pool2d", "avg_pool2d", "gelu", "gelu_", "linear", "pad", "silu", "silu_"),
@@ -61,6 +61,8 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     aten.upsample_nearest2d.default: nn.upsample_nearest2d,
     aten.upsample_bilinear2d.vec: nn.upsample_bilinear2d,
     aten.softmax.int: torch.softmax,
+    aten.addcmul_.default: Tensor.addcmul_,
+    aten.linalg_vector_norm.default: torch.linalg.vector_norm,
     aten.pow.Tensor_Scalar: torch.pow,
     aten.sum.dim_IntList: torch.sum,
     aten.mean.dim: torch.mean,

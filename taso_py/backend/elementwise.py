@@ -15,6 +15,7 @@ from taso_py.ops import choice
 from taso_py.ops.elementwise import (
     Abs,
     Add,
+    Addcmul,
     Cast,
     Celu,
     Div,
@@ -85,6 +86,18 @@ def _div(call: Caller, op: Div, node: Node, operands: Sequence[Any]) -> Any:
         return call(aten.div.Tensor, left, right)
     reciprocal = call(aten.reciprocal.default, right)
     return reciprocal if left == 1 else call(aten.mul.Tensor, reciprocal, left)
+
+
+def _addcmul(call: Caller, op: Addcmul, node: Node, operands: Sequence[Any]) -> Any:
+    summand, *factors = operands
+    numbers = [factor for factor in factors if _is_number(factor)]
+    if _is_number(summand):
+        left, right = reversed(factors) if _is_number(factors[0]) else factors
+        return call(aten.add.Tensor, call(aten.mul.Tensor, left, right), summand)
+    if numbers:
+        (other,) = (factor for factor in factors if not _is_number(factor))
+        return call(aten.add.Tensor, summand, other, alpha=numbers[0])
+    return call(aten.addcmul.default, *operands)
 
 
 def _selecting(overload: Any, clamp: Any) -> Lowering:
@@ -166,6 +179,7 @@ ELEMENTWISE: Mapping[type[Operator], Lowering] = {
     Mul: _mul,
     Sub: _sub,
     Div: _div,
+    Addcmul: _addcmul,
     Maximum: _selecting(aten.maximum.default, aten.clamp_min.default),
     Minimum: _selecting(aten.minimum.default, aten.clamp_max.default),
     choice.Where: _where,

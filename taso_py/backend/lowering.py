@@ -29,8 +29,8 @@ from taso_py.ir.operator import Constant, Input, Operator
 from taso_py.ir.size import Dim
 from taso_py.ir.types import TensorType
 from taso_py.ops import choice
-from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Div, Maximum, Minimum, Mul, Sub
+from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
+from taso_py.ops.elementwise import Add, Addcmul, Div, Maximum, Minimum, Mul, Sub
 from taso_py.ops.movement import (
     Concat,
     Contiguous,
@@ -48,7 +48,7 @@ from taso_py.ops.nested import CONTROL_FLOW, Nested
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 
@@ -97,7 +97,7 @@ def materialize(call: Caller, constant: Constant, device: torch.device) -> Any:
 def _with_constants(call: Caller, node: Node, operands: Sequence[Any], device: torch.device) -> list[Any]:
     """Return the operands, with constants as Python numbers where the calls take them, else as tensors of rank 0."""
     ops = [value.node.op for value in node.inputs]
-    # The first of three operands is a condition, which is no number.
+    # The first of three operands is a condition, which is no number, or added to a product of the others.
     takes_number = isinstance(node.op, _SCALAR_OPERANDS) and not all(isinstance(op, Constant) for op in ops[-2:])
     return [
         operand if not isinstance(op, Constant) else op.value if takes_number else materialize(call, op, device)
@@ -105,7 +105,7 @@ def _with_constants(call: Caller, node: Node, operands: Sequence[Any], device: t
     ]
 
 
-_SCALAR_OPERANDS = (Add, Mul, Sub, Div, Maximum, Minimum, choice.Where, choice.ComparisonOperator)
+_SCALAR_OPERANDS = (Add, Mul, Sub, Div, Addcmul, Maximum, Minimum, choice.Where, choice.ComparisonOperator)
 
 
 def sizes(type_: TensorType) -> list[Any]:
@@ -120,6 +120,11 @@ def _matmul(call: Caller, op: Matmul, node: Node, operands: Sequence[Any]) -> An
     if a.rank == b.rank == 3 and a.shape[0] == b.shape[0]:
         return call(aten.bmm.default, *operands)
     return call(aten.matmul.default, *operands)
+
+
+def _baddbmm(call: Caller, op: Baddbmm, node: Node, operands: Sequence[Any]) -> Any:
+    overload = aten.addmm.default if node.types[0].rank == 2 else aten.baddbmm.default
+    return call(overload, *operands, beta=op.beta, alpha=op.alpha)
 
 
 def _linear(call: Caller, op: Linear, node: Node, operands: Sequence[Any]) -> Any:
@@ -182,6 +187,10 @@ def _attention(call: Caller, op: Attention, node: Node, operands: Sequence[Any])
 
 def _reduction(overload: Any) -> Lowering:
     return lambda call, op, _node, operands: call(overload, operands[0], list(op.axes), op.keepdim)
+
+
+def _vector_norm(call: Caller, op: VectorNorm, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.linalg_vector_norm.default, operands[0], op.order, list(op.axes), op.keepdim)
 
 
 def _concat(call: Caller, op: Concat, node: Node, operands: Sequence[Any]) -> Any:
@@ -374,6 +383,7 @@ def register_modules(root: nn.Module, arguments: Any, graph: fx.Graph) -> Any:
 _TABLE: Mapping[type[Operator], Lowering] = {
     **ELEMENTWISE,
     Matmul: _matmul,
+    Baddbmm: _baddbmm,
     Linear: _linear,
     Conv2d: _conv2d,
     AvgPool2d: _avg_pool2d,
@@ -389,6 +399,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Sum: _reduction(aten.sum.dim_IntList),
     Mean: _reduction(aten.mean.dim),
     Max: _reduction(aten.amax.default),
+    VectorNorm: _vector_norm,
     Concat: _concat,
     Slice: _slice,
     Permute: _permute,

@@ -331,9 +331,9 @@ class _Lifting:
     @property
     def is_broadcast_lost(self) -> bool:
         """True if an axis of size one, which is broadcast, would have to equal another one: a different rule."""
-        units = [name for name in sorted(self.solver.dimensions) if self.example_values.get(name) == 1]
         sizes = _whole(self.example_values)
-        return any(evaluate(self.solver.resolve(symbol(name)), sizes) != 1 for name in units)
+        names = sorted(self.solver.dimensions & sizes.keys())
+        return any((sizes[name] == 1) != (evaluate(self.solver.resolve(symbol(name)), sizes) == 1) for name in names)
 
     @property
     def holds_the_candidate(self) -> bool:

@@ -15,13 +15,14 @@ from taso_py.kernels.affine import AFFINE
 from taso_py.kernels.aten import ATEN
 from taso_py.kernels.cudnn import CUDNN
 from taso_py.kernels.mkl import MKL
+from taso_py.kernels.multiply_add import MULTIPLY_ADD
 from taso_py.kernels.onednn import ONEDNN
 from taso_py.kernels.single import SINGLE
 from taso_py.kernels.tile import Cover, Tile
 from taso_py.kernels.winograd import WINOGRAD
 from taso_py.ops.normalization import BatchNorm
 
-TILES: tuple[Tile, ...] = (ATEN, AFFINE, SINGLE, *ONEDNN, MKL, WINOGRAD, *CUDNN)
+TILES: tuple[Tile, ...] = (ATEN, AFFINE, MULTIPLY_ADD, SINGLE, *ONEDNN, MKL, WINOGRAD, *CUDNN)
 """All tiles, the plain operators first."""
 PLAIN: tuple[Tile, ...] = (ATEN,)
 """The tiles beneath a compiler that chooses kernels of its own."""

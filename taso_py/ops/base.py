@@ -79,6 +79,14 @@ def broadcast(left: Shape, right: Shape, unifier: Unifier, why: str) -> Shape:
     )
 
 
+def common_shape(shapes: Sequence[Shape], unifier: Unifier, why: str) -> Shape:
+    """Return the common shape of several operands by the rules of broadcasting."""
+    found = shapes[0]
+    for shape in shapes[1:]:
+        found = broadcast(found, shape, unifier, why)
+    return found
+
+
 def _broadcast_axis(a: Axis, b: Axis, unifier: Unifier, why: str) -> Axis:
     if a == 1 and not isinstance(b, Group):
         return b

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from taso_py.ir.traits import Rounding
-from taso_py.ir.types import DType, Shape, TensorType
+from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
-from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, require
+from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, common_shape, require
 from taso_py.ops.scalar import Choose, Compare, Index, Operand, Relation, Scalar, number
 
 
@@ -27,20 +27,12 @@ class _Pointwise(TensorOperator):
     rounding = Rounding.NEVER
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
-        shape = _common([operand.shape for operand in operands], STRICT, self.name)
+        shape = common_shape([operand.shape for operand in operands], STRICT, self.name)
         return self.scalar(*(broadcast_read(operand, shape, out) for operand in operands))
 
     def scalar(self, *operands: Scalar) -> Scalar:
         """Return the value at an element."""
         raise NotImplementedError
-
-
-def _common(shapes: Sequence[Shape], unifier: Unifier, why: str) -> Shape:
-    """Return the common shape of several operands."""
-    found = shapes[0]
-    for shape in shapes[1:]:
-        found = broadcast(found, shape, unifier, why)
-    return found
 
 
 @dataclass(frozen=True)
@@ -56,7 +48,7 @@ class Where(_Pointwise):
         condition, chosen, other = inputs
         require(condition.dtype is DType.BOOL, f"the condition of where is of type {condition}")
         require(chosen.dtype is other.dtype and not chosen.dtype.is_complex, "where chooses between real values")
-        return (TensorType(chosen.dtype, _common([type_.shape for type_ in inputs], unifier, self.name)),)
+        return (TensorType(chosen.dtype, common_shape([type_.shape for type_ in inputs], unifier, self.name)),)
 
     def scalar(self, *operands: Scalar) -> Scalar:
         return Choose(*operands)
@@ -126,7 +118,7 @@ class _Logical(_Pointwise):
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         require(check_operands(self, inputs) is DType.BOOL, f"{self.name} is defined on truth values")
-        return (TensorType(DType.BOOL, _common([type_.shape for type_ in inputs], unifier, self.name)),)
+        return (TensorType(DType.BOOL, common_shape([type_.shape for type_ in inputs], unifier, self.name)),)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Matrix products: matmul, linear, two-dimensional convolution.
+"""Matrix products: matmul, baddbmm, linear, two-dimensional convolution.
 
-Invariant: every definition is a sum of products of one element of each operand, plus an optional bias.
+Invariant: every definition is a sum of products of one element of each of two operands, plus an optional third one.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from taso_py.ir.size import Dim, floordiv
+from taso_py.ir.size import Dim, Poly, floordiv
 from taso_py.ir.traits import Rounding
 from taso_py.ir.types import TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import (
     TensorOperator,
     broadcast,
+    broadcast_read,
     check_operands,
     plain_axis,
     require,
 )
-from taso_py.ops.scalar import Condition, Index, Operand, Scalar, total, within
+from taso_py.ops.scalar import Condition, Index, Operand, Scalar, number, total, within
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,44 @@ def _batched(operand: Operand, other: Operand, lead: Index, index: tuple[Dim, Di
     padded = (None,) * (len(shape) - len(beside)) + tuple(beside)
     stretched = [a == 1 and b is not None and b != 1 for a, b in zip(shape, padded, strict=True)]
     return operand(*(0 if is_one else i for is_one, i in zip(stretched, own, strict=True)), *index)
+
+
+@dataclass(frozen=True)
+class Baddbmm(_Contraction):
+    """``beta * c + alpha * (a @ b)`` of matrices, or of as many of each: the operands are ``c``, ``a`` and ``b``.
+
+    ``c`` broadcasts to the product. Neither factor is 0: PyTorch does not read what it multiplies by 0.
+    """
+
+    name = "baddbmm"
+    arity = (3, 3)
+    rounding = Rounding.ANY
+    beta: float | Poly = 1.0
+    alpha: float | Poly = 1.0
+
+    def __post_init__(self) -> None:
+        if 0 in (self.beta, self.alpha):
+            raise ValueError("baddbmm takes no factor of 0")
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        summand, a, b = inputs
+        require(dtype.is_floating and a.rank == b.rank in (2, 3), f"baddbmm of {a} and {b}")
+        for left, right in zip(a.shape[:-2], b.shape[:-2], strict=True):
+            unifier.equal(left, right, "baddbmm batch")
+        unifier.equal(plain_axis(a, -1), plain_axis(b, -2), self.name)
+        shape = (*a.shape[:-1], plain_axis(b, -1))
+        require(summand.rank <= len(shape), f"baddbmm adds {summand} to a product of rank {len(shape)}")
+        for axis, own in zip(broadcast(summand.shape, shape, unifier, self.name), shape, strict=True):
+            unifier.equal(axis, own, "baddbmm: what is added does not broadcast to the product")
+        return (TensorType(dtype, shape),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        summand, a, b = operands
+        lead, i, j = out[:-2], out[-2], out[-1]
+        shape = (*a.shape[:-1], plain_axis(b.type, -1))
+        product = total([plain_axis(a.type, -1)], lambda k: a(*lead, i, k) * b(*lead, k, j))
+        return number(self.beta) * broadcast_read(summand, shape, out) + number(self.alpha) * product
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from taso_py.ir.size import Dim, Poly
 from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
-from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, require
+from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, common_shape, require
 from taso_py.ops.functions import IRRATIONALS, RECIPROCALS
 from taso_py.ops.scalar import (
     Apply,
@@ -136,6 +136,26 @@ class Minimum(_Binary):
     rounding = Rounding.NEVER
     commutative = True
     combine = staticmethod(_lesser)
+
+
+@dataclass(frozen=True)
+class Addcmul(_Elementwise):
+    """``a + b * c``, which kernels round once, or after the product as well."""
+
+    name = "addcmul"
+    arity = (3, 3)
+    multiplies = True
+    rounding = Rounding.BEYOND_INTEGERS
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        require(dtype.is_floating, "addcmul is defined on floating-point operands")
+        return (TensorType(dtype, common_shape([type_.shape for type_ in inputs], unifier, self.name)),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        shape = common_shape([operand.shape for operand in operands], STRICT, self.name)
+        summand, left, right = (broadcast_read(operand, shape, out) for operand in operands)
+        return summand + left * right
 
 
 @dataclass(frozen=True)

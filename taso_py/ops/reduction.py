@@ -1,4 +1,4 @@
-"""Reductions along axes: sum, mean, max.
+"""Reductions along axes: sum, mean, max, norms of vectors.
 
 Invariant: ``axes`` are negative, distinct and sorted; a reduced axis stays with size 1 where ``keepdim``.
 """
@@ -13,7 +13,8 @@ from taso_py.ir.traits import Rounding
 from taso_py.ir.types import TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, check_operands, plain_axis, require
-from taso_py.ops.scalar import Index, Operand, Scalar, SizeOf, greatest, reciprocal, total
+from taso_py.ops.elementwise import Abs
+from taso_py.ops.scalar import Apply, Index, Operand, Scalar, SizeOf, greatest, reciprocal, total
 
 
 @dataclass(frozen=True)
@@ -95,3 +96,27 @@ class Max(_Reduction):
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
         return self._reduce(greatest, operands[0], out)
+
+
+@dataclass(frozen=True)
+class VectorNorm(_Reduction):
+    """The root of the sum of the squares over the axes; of order 1, the sum of the magnitudes."""
+
+    name = "vector_norm"
+    applies = frozenset({"sqrt"})
+    order: int = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.order not in (1, 2):
+            raise ValueError(f"vector_norm knows the orders 1 and 2, not {self.order}")
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        def powers(extents: Sequence[Dim], element: Callable[..., Scalar]) -> Scalar:
+            return total(extents, lambda *index: self._power(element(*index)))
+
+        found = self._reduce(powers, operands[0], out)
+        return found if self.order == 1 else Apply("sqrt", found)
+
+    def _power(self, x: Scalar) -> Scalar:
+        return Abs().scalar(x) if self.order == 1 else x * x

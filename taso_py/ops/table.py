@@ -22,10 +22,11 @@ from taso_py.ops.choice import (
     NotEqual,
     Where,
 )
-from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import (
     Abs,
     Add,
+    Addcmul,
     Cast,
     Celu,
     Div,
@@ -69,23 +70,23 @@ from taso_py.ops.movement import (
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 
 DEFINED: dict[str, type[TensorOperator]] = {
     op.name: op
     for op in (
-        *(Add, Mul, Sub, Div, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast),
+        *(Add, Mul, Sub, Div, Addcmul, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast),
         *(Maximum, Minimum, Abs, Log, Log1p, Pow),
         *(Hardtanh, Hardsigmoid, Hardswish, LeakyRelu, Celu, Elu, Softplus, Mish),
         *(Where, Greater, GreaterEqual, Equal, NotEqual, LogicalAnd, LogicalOr, LogicalNot),
-        *(Matmul, Linear, Conv2d),
+        *(Matmul, Baddbmm, Linear, Conv2d),
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
         *(BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax, Attention),
         *(Concat, Slice, Diagonal, DiagonalMatrix, Permute, Reshape, Expand, UpsampleNearest2d),
         *(Pad, Enlarge, Contiguous, UpsampleBilinear2d),
-        *(Sum, Mean, Max),
+        *(Sum, Mean, Max, VectorNorm),
         Take,
     )
 }

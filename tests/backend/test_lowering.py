@@ -63,6 +63,12 @@ CASES = [
     "graph(a: f64[2,3], b: f64[3,4]) { return matmul(a, b) }",
     "graph(a: f64[5,2,3], b: f64[5,3,4]) { return matmul(a, b) }",
     "graph(a: f64[5,1,2,3], b: f64[4,3,2]) { return matmul(a, b) }",
+    "graph(x: f64[2,3], y: f64[3], z: f64[2,1]) { k = constant{value=0.25, dtype=f64} return addcmul(x, y, z),"
+    " addcmul(z, y, x), addcmul(x, k, y), addcmul(y, x, k), addcmul(k, x, y), addcmul(k, k, y), addcmul(x, k, k) }",
+    "graph(a: f64[2,3], b: f64[3,4], c: f64[4]) { return baddbmm(c, a, b), baddbmm(c, a, b){beta=0.5, alpha=2.0} }",
+    "graph(a: f64[5,2,3], b: f64[5,3,4], c: f64[2,1]) { return baddbmm(c, a, b){alpha=-0.25}, baddbmm(c, a, b) }",
+    "graph(x: f64[2,3,4]) { return vector_norm(x){axes=[-1]}, vector_norm(x){axes=[-3,-2], keepdim=true},"
+    " vector_norm(x){axes=[-2], order=1}, vector_norm(x){axes=[-3,-2,-1]} }",
     "graph(x: f64[2,2,3], w: f64[4,3], b: f64[4]) { return linear(x, w), linear(x, w, b) }",
     "graph(x: f64[1,4,6,5], w: f64[6,2,3,1], b: f64[6]) {"
     " return conv2d(x, w, b){stride=[2,1], padding=[1,0], dilation=[1,2], groups=2}, conv2d(x, w){groups=2} }",

@@ -155,6 +155,8 @@ AS_IT_IS = {
     "mm": (ROWS, torch.eye(3)),
     "bmm": (ROWS[None], torch.eye(3)[None]),
     "addmm": (ROWS, torch.zeros(2, 1), torch.zeros(1, 3)),
+    "baddbmm": (ROWS[None], torch.zeros(1, 2, 1), torch.zeros(1, 1, 3)),
+    "linalg_vector_norm": (ROWS[:, :1], 1, [1], True),
     "_addmm_activation": (ONE, torch.zeros(2, 1), torch.zeros(1, 3)),
     "batch_norm": (IMAGE, None, None, torch.zeros(3), ONE, False, 0.0, 0.0, False),
     "layer_norm": (ROWS, [3]),

@@ -31,6 +31,7 @@ QUICK = {
     ("absorbed",),
     ("interpolation",),
     ("sigmoids",),
+    ("compounds",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -29,6 +29,7 @@ KEPT = [
     *("add(x, bias)", "mul(bias, x)", "add(x, mask)", "batch_norm(x, v, v, v, v){eps=0.1}"),
     *("adaptive_avg_pool2d(x){size=[2,3]}", "adaptive_avg_pool2d(x){size=[1,1]}"),
     *("mean(x){axes=[-2,-1], keepdim=true}", "sum(x){axes=[-3], keepdim=true}", "max(x){axes=[-2,-1], keepdim=true}"),
+    *("addcmul(x, bias, z)", "addcmul(bias, x, mask)", "vector_norm(x){axes=[-2,-1], keepdim=true}"),
     "concat(mean(x){axes=[-2,-1], keepdim=true}, mean(z){axes=[-2,-1], keepdim=true}){axis=-3}",
     *("concat(x, z){axis=-3}", "slice(x){axis=-2, start=1, stop=4}", "slice(x){axis=-3, start=1, stop=4}"),
     *("pad(x){widths=[[1,1],[2,0]]}", "pad(x){widths=[[0,2],[0,0],[0,0]], value=1.5}"),

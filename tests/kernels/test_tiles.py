@@ -56,7 +56,7 @@ LINEAR = """graph(x: {t}[{rows},8], z: {t}[{rows},6]) {{
   w = weight{{key="w", type={t}[6,8]}} u = weight{{key="u", type={t}[8,6]}} b = weight{{key="b", type={t}[6]}}
   return {result}
 }}"""
-WITHOUT_BARE = ("aten.addcmul", "aten.single", "cudnn.conv_relu", "cublaslt.linear")
+WITHOUT_BARE = ("aten.addcmul", "aten.multiply_add", "aten.single", "cudnn.conv_relu", "cublaslt.linear")
 """Tiles that compute no product alone."""
 NORM = "batch_norm(p, g, b, m, v){eps=0.01}"
 CONV_RESULTS = [
@@ -73,6 +73,15 @@ LINEAR_RESULTS = [
     *("linear(x, w)", "linear(x, w, b)", "gelu(linear(x, w, b))", "silu(linear(x, w))", "add(z, linear(x, w, b))"),
     *("matmul(x, u)", "relu(matmul(x, u))", "relu(linear(x, w, b))", 'gelu(linear(x, w, b)){approximate="tanh"}'),
     *("mul(linear(x, w), z)", "mul(z, linear(x, w, b))", "mul(z, matmul(x, u))", "mul(linear(x, w, b), silu(z))"),
+]
+
+SUMS = """graph(x: {t}[{x}], y: {t}[{x}], z: {t}[{z}]) {{
+  w = weight{{key="w", type={t}[{z}]}} k = constant{{value=0.3, dtype={t}}}
+  return {result}
+}}"""
+SUM_RESULTS = [
+    *("add(x, mul(y, z))", "add(mul(y, w), z)", "sub(x, mul(y, y))", "add(mul(x, y), mul(y, w))", "sub(w, mul(x, w))"),
+    *("add(x, mul(k, y))", "add(mul(y, k), w)", "sub(x, mul(y, k))", "add(mul(x, y), mul(x, y))"),
 ]
 
 IN_SINGLE = """graph(x: {half}[3,{rows}], y: f32[3,{rows}]) {{
@@ -98,6 +107,10 @@ def _graphs(dtype: str) -> Iterator[Graph]:
     for result, rows in itertools.product(LINEAR_RESULTS, ("2,3", "2,3,4")):
         yield parse_graph(LINEAR.format(t=dtype, rows=rows, result=result))
     yield parse_graph(NORMED.format(result=NORM))
+    for result, (x, z) in itertools.product(
+        SUM_RESULTS, (("2,3,5", "1,5"), ("2,8,3,5", "8,1,1"), ("2,4,3,5", "2,4,3,5"))
+    ):
+        yield parse_graph(SUMS.format(t=dtype, result=result, x=x, z=z))
     for result, half in itertools.product(SINGLE_RESULTS, ("bf16", "f16")):
         yield parse_graph(IN_SINGLE.format(result=result, half=half, rows=40))
 
@@ -321,7 +334,7 @@ def test_operators_that_may_be_missing_are_probed(monkeypatch: pytest.MonkeyPatc
     for name in ("mkldnn", "mkl"):
         monkeypatch.setattr(torch.ops, name, SimpleNamespace())
     found = {cover.name for graph in _graphs("f32") for cover in _fused(graph, CPU)}
-    unprobed = found - {"aten.addcmul", "aten.single"}
+    unprobed = found - {"aten.addcmul", "aten.multiply_add", "aten.single"}
     assert not unprobed, f"{unprobed} call operators that PyTorch does not promise: probe them (probe.py)"
     assert found
 

@@ -24,10 +24,11 @@ from taso_py.ops.choice import (
     NotEqual,
     Where,
 )
-from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
 from taso_py.ops.elementwise import (
     Abs,
     Add,
+    Addcmul,
     Cast,
     Celu,
     Div,
@@ -72,7 +73,7 @@ from taso_py.ops.movement import (
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 from taso_py.ops.table import DEFINED, parse_graph
@@ -129,6 +130,8 @@ CASES = [
     Case(Mul(), [(2, 1, 4), (3, 1)], torch.mul),
     Case(Sub(), [(2, 3), ()], torch.sub),
     Case(Div(), [(2, 3), (2, 3)], torch.div),
+    Case(Addcmul(), [(2, 1, 4), (3, 1), (2, 3, 4)], torch.addcmul),
+    Case(Addcmul(), [(3,), (2, 3), (2, 3)], torch.addcmul),
     Case(Maximum(), [(2, 3), (3,)], torch.maximum),
     Case(Minimum(), [(2, 1, 4), (3, 1)], torch.minimum),
     Case(Where(), [(2, 1, 4), (3, 1), (4,)], lambda c, x, y: torch.where(c > 0, x, y), truths=(0,)),
@@ -172,6 +175,12 @@ CASES = [
     Case(Matmul(), [(2, 3), (3, 4)], torch.matmul),
     Case(Matmul(), [(2, 1, 2, 3), (5, 3, 4)], torch.matmul),
     Case(Matmul(), [(2, 3), (5, 3, 4)], torch.matmul),
+    Case(Baddbmm(), [(4,), (2, 3), (3, 4)], torch.addmm),
+    Case(
+        Baddbmm(0.5, 2.0),
+        [(2, 1, 4), (2, 3, 5), (2, 5, 4)],
+        lambda c, a, b: torch.baddbmm(c, a, b, beta=0.5, alpha=2.0),
+    ),
     Case(Linear(), [(2, 3, 4), (5, 4)], F.linear),
     Case(Linear(), [(3, 4), (5, 4), (5,)], F.linear),
     Case(Conv2d(), [(2, 3, 4, 5), (6, 3, 1, 1)], F.conv2d),
@@ -240,6 +249,8 @@ CASES = [
     Case(Sum((-3, -1)), [(2, 3, 4)], lambda x: x.sum((-3, -1))),
     Case(Mean((-2,), keepdim=True), [(2, 3, 4)], lambda x: x.mean(-2, keepdim=True)),
     Case(Max((-2, -1)), [(2, 3, 4)], lambda x: x.amax((-2, -1))),
+    Case(VectorNorm((-3, -1), keepdim=True), [(2, 3, 4)], lambda x: torch.linalg.vector_norm(x, 2, (-3, -1), True)),
+    Case(VectorNorm((-2,), order=1), [(2, 3, 4)], lambda x: torch.linalg.vector_norm(x, 1, -2)),
 ]
 
 

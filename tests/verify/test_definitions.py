@@ -13,8 +13,8 @@ import torch
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.choice import Where
-from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Cast, Celu, Elu, Gelu, Hardtanh, LeakyRelu, Pow, Softplus
+from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
+from taso_py.ops.elementwise import Addcmul, Cast, Celu, Elu, Gelu, Hardtanh, LeakyRelu, Pow, Softplus
 from taso_py.ops.evaluate import Domain, evaluate
 from taso_py.ops.movement import (
     Concat,
@@ -30,7 +30,7 @@ from taso_py.ops.movement import (
 )
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 from taso_py.ops.table import DEFINED
@@ -73,18 +73,31 @@ def binary(op: TensorOperator) -> Make:
     return case
 
 
-def where(random: Random) -> Case:
+def three(op: TensorOperator, random: Random) -> Case:
     full = shape(random)
     shapes = [tuple(n if random.random() < 0.7 else 1 for n in full[random.randint(0, len(full)) :]) for _ in range(2)]
     shapes.append(full)
     random.shuffle(shapes)
-    return Where(), shapes
+    return op, shapes
 
 
 def matmul(random: Random) -> Case:
     lead, (m, k, n) = shape(random)[:2], [few(random) for _ in range(3)]
     left, right = (tuple(size if random.random() < 0.7 else 1 for size in lead) for _ in range(2))
     return Matmul(), [(*left, m, k), (*right, k, n)] if random.random() < 0.7 else [(*lead, m, k), (k, n)]
+
+
+def baddbmm(random: Random) -> Case:
+    lead, (m, k, n) = shape(random)[:1], [few(random) for _ in range(3)]
+    full = tuple(size if random.random() < 0.7 else 1 for size in (*lead, m, n))
+    op = Baddbmm(random.choice((1.0, -0.5)), random.choice((1.0, 0.25)))
+    return op, [full[random.randint(0, len(full)) :], (*lead, m, k), (*lead, k, n)]
+
+
+def vector_norm(random: Random) -> Case:
+    op, shapes = reduction(Sum)(random)
+    assert isinstance(op, Sum)
+    return VectorNorm(op.axes, op.keepdim, random.choice((1, 2))), shapes
 
 
 def linear(random: Random) -> Case:
@@ -250,7 +263,8 @@ _FUNCTIONS = [op for op in DEFINED.values() if op.is_elementwise and op not in (
 CASES: dict[str, Make] = {
     **{op.name: binary(op()) for op in _FUNCTIONS if op.arity == (2, 2)},
     **{op.name: unary(op()) for op in _FUNCTIONS if op.arity == (1, 1)},
-    "where": where,
+    "where": lambda random: three(Where(), random),
+    "addcmul": lambda random: three(Addcmul(), random),
     "cast": unary(Cast(DType.F32)),
     "gelu": lambda random: (Gelu(random.choice(("none", "tanh"))), [shape(random)]),
     "hardtanh": lambda random: (Hardtanh(random.uniform(-2, 0), random.uniform(0, 2)), [shape(random)]),
@@ -260,6 +274,7 @@ CASES: dict[str, Make] = {
     "softplus": lambda random: (Softplus(random.uniform(0.1, 4)), [shape(random)]),
     "pow": lambda random: (Pow(random.randint(2, 8)), [shape(random)]),
     "matmul": matmul,
+    "baddbmm": baddbmm,
     "linear": linear,
     "conv2d": conv2d,
     "avg_pool2d": pool(AvgPool2d),
@@ -285,6 +300,7 @@ CASES: dict[str, Make] = {
     "enlarge": enlarge,
     "take": take,
     **{kind.name: reduction(kind) for kind in (Sum, Mean, Max)},
+    "vector_norm": vector_norm,
 }
 
 

@@ -5,14 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.row import Row
-from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
+from taso_py.backend.onnx.writer import OnnxValue, Writer, as_float, as_number
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Operator, Weight
-from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
 
 
 def _matmul(w: Writer, op: Matmul, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     return w.op("MatMul", *operands)
+
+
+def _baddbmm(w: Writer, op: Baddbmm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    summand, left, right = operands
+    alpha, beta = as_float(op.alpha), as_float(op.beta)
+    if node.types[0].rank == 2:
+        return w.op("Gemm", left, right, summand, alpha=alpha, beta=beta)
+    dtype, product = node.types[0].dtype, w.op("MatMul", left, right)
+    product = product if alpha == 1 else w.op("Mul", product, w.number(alpha, dtype))
+    return w.op("Add", summand if beta == 1 else w.op("Mul", summand, w.number(beta, dtype)), product)
 
 
 def _linear(w: Writer, op: Linear, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -48,5 +58,5 @@ def _conv2d(w: Writer, op: Conv2d, node: Node, operands: Sequence[OnnxValue]) ->
     )
 
 
-ROWS: Mapping[type[Operator], Row] = {Matmul: _matmul, Linear: _linear, Conv2d: _conv2d}
+ROWS: Mapping[type[Operator], Row] = {Matmul: _matmul, Baddbmm: _baddbmm, Linear: _linear, Conv2d: _conv2d}
 """The rows, by the class of the operator."""

@@ -12,6 +12,7 @@ from taso_py.ir.types import DType
 from taso_py.ops.elementwise import (
     Abs,
     Add,
+    Addcmul,
     Cast,
     Celu,
     Div,
@@ -48,17 +49,31 @@ def _binary(name: str, of_booleans: str | None = None) -> Row:
         dtype = node.types[0].dtype
         if dtype is DType.BOOL and of_booleans is not None:
             return w.op(of_booleans, *operands)
-        numbers = [value.node.op.value if isinstance(value.node.op, Constant) else None for value in node.inputs]
-        if any(isinstance(number, float) and overflows(number, dtype) for number in numbers):
-            # PyTorch computes with the number as it is, in single precision.
-            wide = [
-                w.number(number, DType.F32) if isinstance(number, float) else w.cast(operand, DType.F32)
-                for number, operand in zip(numbers, operands, strict=True)
-            ]
-            return w.cast(w.op(name, *wide), dtype)
-        return w.op(name, *operands)
+        wide = _widened(w, node, operands)
+        return w.op(name, *operands) if wide is None else w.cast(w.op(name, *wide), dtype)
 
     return row
+
+
+def _widened(w: Writer, node: Node, operands: Sequence[OnnxValue]) -> list[OnnxValue] | None:
+    """Return the operands in single precision if one is a number beyond the element type, which PyTorch computes with.
+
+    None if all numbers are in range.
+    """
+    numbers = [value.node.op.value if isinstance(value.node.op, Constant) else None for value in node.inputs]
+    if not any(isinstance(number, float) and overflows(number, node.types[0].dtype) for number in numbers):
+        return None
+    return [
+        w.number(number, DType.F32) if isinstance(number, float) else w.cast(operand, DType.F32)
+        for number, operand in zip(numbers, operands, strict=True)
+    ]
+
+
+def _addcmul(w: Writer, op: Addcmul, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    wide = _widened(w, node, operands)
+    summand, left, right = operands if wide is None else wide
+    result = w.op("Add", summand, w.op("Mul", left, right))
+    return result if wide is None else w.cast(result, node.types[0].dtype)
 
 
 def _rsqrt(w: Writer, op: Rsqrt, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -133,6 +148,7 @@ ROWS: Mapping[type[Operator], Row] = {
     Mul: _binary("Mul", "And"),
     Sub: _binary("Sub"),
     Div: _binary("Div"),
+    Addcmul: _addcmul,
     Maximum: _binary("Max", "Or"),
     Minimum: _binary("Min", "And"),
     Abs: named("Abs"),

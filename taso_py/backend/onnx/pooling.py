@@ -17,7 +17,7 @@ from taso_py.ir.operator import Operator
 from taso_py.ir.size import Dim
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
 
 
 def _numbers(dims: Sequence[Dim]) -> list[int]:
@@ -140,6 +140,10 @@ def _reduction(name: str) -> Row:
     return row
 
 
+def _vector_norm(w: Writer, op: VectorNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op(f"ReduceL{op.order}", operands[0], w.integers(op.axes), keepdims=int(op.keepdim))
+
+
 ROWS: Mapping[type[Operator], Row] = {
     AvgPool2d: _avg_pool2d,
     MaxPool2d: _max_pool2d,
@@ -147,5 +151,6 @@ ROWS: Mapping[type[Operator], Row] = {
     Sum: _reduction("ReduceSum"),
     Mean: _reduction("ReduceMean"),
     Max: _reduction("ReduceMax"),
+    VectorNorm: _vector_norm,
 }
 """The rows, by the class of the operator."""

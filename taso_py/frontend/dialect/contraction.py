@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from taso_py.frontend.call import AtenCall, Result, apply
-from taso_py.ops.contraction import Conv2d, Linear, Matmul
+from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
 from taso_py.ops.movement import Contiguous, Permute, Reshape
 
 
@@ -29,8 +29,17 @@ def _linear(call: AtenCall) -> Result:
 
 def _addmm(call: AtenCall) -> Result:
     bias, x, weight = call.value("self"), call.value("mat1"), call.value("mat2")
-    call.require(call["alpha"] == call["beta"] == 1 and bias.type.rank == 1)
-    return apply(Linear(), x, apply(Permute((-1, -2)), weight), bias)
+    if call["alpha"] == call["beta"] == 1 and bias.type.rank == 1:
+        return apply(Linear(), x, apply(Permute((-1, -2)), weight), bias)
+    return _baddbmm("mat1", "mat2")(call)
+
+
+def _baddbmm(left: str, right: str) -> Callable[[AtenCall], Result]:
+    def row(call: AtenCall) -> Result:
+        op = Baddbmm(call.number("beta"), call.number("alpha"))
+        return apply(op, call.value("self"), call.value(left), call.value(right))
+
+    return row
 
 
 def _conv2d(call: AtenCall) -> Result:
@@ -82,6 +91,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.matmul.default": _matmul("other"),
     "aten.linear.default": _linear,
     "aten.addmm.default": _addmm,
+    "aten.baddbmm.default": _baddbmm("batch1", "batch2"),
     "aten.conv1d.default": _conv1d,
     "aten.conv1d.padding": _conv1d_named_padding,
     "aten.conv2d.default": _conv2d,

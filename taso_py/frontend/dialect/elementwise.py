@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -24,6 +24,7 @@ from taso_py.ops.elementwise import (
     MOST_FACTORS,
     Abs,
     Add,
+    Addcmul,
     Cast,
     Celu,
     Div,
@@ -52,6 +53,7 @@ from taso_py.ops.elementwise import (
     Tanh,
 )
 from taso_py.ops.functions import IRRATIONALS, RECIPROCALS
+from taso_py.ops.movement import Expand, Reshape
 
 
 def promoted(operand: Value | float, dtype: DType) -> Value:
@@ -90,7 +92,45 @@ def _binary(op: Operator, left: str = "self", right: str = "other") -> Callable[
         dtype = call.types[0].dtype
         # On booleans + and * are or and and. A product of complex numbers is rounded by the order of its operands.
         call.require(dtype is not DType.BOOL and not dtype.is_complex)
-        return apply(op, promoted(call[left], dtype), promoted(call[right], dtype))
+        return apply(op, *_broadcast([promoted(call[left], dtype), promoted(call[right], dtype)]))
+
+    return row
+
+
+def _broadcast(operands: Sequence[Value]) -> list[Value]:
+    """Return operands without what makes no difference to broadcasting, so that rules are about one form of many.
+
+    That is an expansion to the shape of another operand; and the first axes of a parameter where they have size 1:
+    ``[1, C, 1, 1]`` and ``[C, 1, 1]`` say the same of an image. One axis stays, as a number alone may be computed with
+    in another precision.
+    """
+    found = list(operands)
+    for place, value in enumerate(operands):
+        others = [*found[:place], *found[place + 1 :]]
+        is_expanded = isinstance(value.node.op, Expand) and value.node.inputs[0].type.rank > 0
+        if is_expanded and any(other.type.shape == value.type.shape for other in others):
+            found[place] = value.node.inputs[0]
+    shapes = [value.type.shape for value in found if not value.node.is_static]
+    rank = max(map(len, shapes), default=0)
+    for place, value in enumerate(found):
+        shape = value.type.shape
+        ones = next((axis for axis, size in enumerate(shape[:-1]) if size != 1), len(shape) - 1)
+        if value.node.is_static and ones > 0 and len(shape) <= rank and shape not in shapes:
+            found[place] = apply(Reshape(value.type.dims[ones:]), value)
+    return found
+
+
+def _sum(sign: int) -> Callable[[AtenCall], Result]:
+    """Return the row of a sum, or with a sign of -1 of a difference, whose second operand may have a factor."""
+    plain = _binary(Add() if sign > 0 else Sub())
+
+    def row(call: AtenCall) -> Result:
+        dtype, factor = call.types[0].dtype, call["alpha"]
+        if factor == 1 or not dtype.is_floating or factor == 0:
+            return plain(call)
+        left, right = (promoted(call[name], dtype) for name in ("self", "other"))
+        call.require(not any(isinstance(value.node.op, Constant) for value in (left, right)))
+        return apply(Addcmul(), *_broadcast([left, right]), promoted(sign * factor, dtype))
 
     return row
 
@@ -175,6 +215,12 @@ def _addcdiv(call: AtenCall) -> Result:
     return apply(Add(), x, apply(Div(), left, right))
 
 
+def _addcmul(call: AtenCall) -> Result:
+    dtype = call.types[0].dtype
+    call.require(call["value"] == 1 and dtype.is_floating)
+    return apply(Addcmul(), *_broadcast([promoted(call.value(name), dtype) for name in ("self", "tensor1", "tensor2")]))
+
+
 def _reciprocal(call: AtenCall) -> Result:
     x = call.value("self")
     return apply(Div(), apply(Constant(1.0, x.type.dtype)), x)
@@ -227,9 +273,9 @@ def _names(name: torch.device, device: torch.device) -> bool:
 
 
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
-    "aten.add.Tensor": _binary(Add()),
+    "aten.add.Tensor": _sum(1),
     "aten.add.Scalar": _binary(Add()),
-    "aten.sub.Tensor": _binary(Sub()),
+    "aten.sub.Tensor": _sum(-1),
     "aten.sub.Scalar": _binary(Sub()),
     "aten.rsub.Scalar": _binary(Sub(), "other", "self"),
     "aten.rsub.Tensor": _binary(Sub(), "other", "self"),
@@ -269,6 +315,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.neg.default": _neg,
     "aten.reciprocal.default": _reciprocal,
     "aten.square.default": _square,
+    "aten.addcmul.default": _addcmul,
     "aten.addcdiv.default": _addcdiv,
     "aten.pow.Tensor_Scalar": _pow,
     "aten._to_copy.default": _to_copy,

@@ -6,15 +6,17 @@ PyTorch leaves out. ``ceil_mode`` is taken for what it is only where it makes th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from taso_py.frontend.call import AtenCall, Result, apply, negative
 from taso_py.ir.node import Value
 from taso_py.ir.size import Dim
+from taso_py.ops.elementwise import Abs
 from taso_py.ops.movement import Reshape
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum
+from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
 
 
 def _stride(call: AtenCall) -> tuple[int, int]:
@@ -87,6 +89,33 @@ def _reduction(op_type: type[Sum] | type[Mean] | type[Max]) -> Callable[[AtenCal
     return row
 
 
+def _norm(order: str) -> Callable[[AtenCall], Result]:
+    """Return the row of a norm of vectors whose order has this name; none stands for 2.
+
+    That of order infinity selects a magnitude, which rounds nothing.
+    """
+
+    def row(call: AtenCall) -> Result:
+        x, power = call.value("self"), 2 if call[order] is None else call[order]
+        call.require(call.types[0].dtype is x.type.dtype)
+        axes = call.arguments.get("dim") or range(x.type.rank)
+        along = tuple(sorted(negative(axis, x.type.rank) for axis in axes))
+        keeps = bool(call.arguments.get("keepdim"))
+        if power == math.inf:
+            return apply(Max(along, keeps), apply(Abs(), x))
+        call.require(power in (1, 2))
+        return apply(VectorNorm(along, keeps, int(power)), x)
+
+    return row
+
+
+def _linalg_norm(call: AtenCall) -> Result:
+    """Import a norm that is one of vectors: of matrices there are others of the same order."""
+    axes, rank = call["dim"], call.value("self").type.rank
+    call.require(call["ord"] is None or (rank if axes is None else len(axes)) == 1)
+    return _norm("ord")(call)
+
+
 def _greatest(call: AtenCall) -> Result:
     """Import the maximum along an axis where nothing reads its index."""
     call.require(call.read <= {0})
@@ -108,5 +137,9 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.mean.dim": _reduction(Mean),
     "aten.amax.default": _reduction(Max),
     "aten.max.dim": _greatest,
+    "aten.linalg_vector_norm.default": _norm("ord"),
+    "aten.norm.ScalarOpt_dim": _norm("p"),
+    "aten.norm.Scalar": _norm("p"),
+    "aten.linalg_norm.default": _linalg_norm,
 }
 """One row per ATen overload."""

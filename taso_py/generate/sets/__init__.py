@@ -9,7 +9,8 @@ written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formula
 elements, ``choices`` choices between values and logic, ``branches`` sums of layers of one operand, ``lookups`` what is
 computed from rows that integers choose, ``images`` what is computed of enlarged images and of averages,
 ``interpolation`` what is computed of linearly enlarged ones, ``rotary`` and ``angles`` rotary position embeddings,
-``absorbed`` norms, unequal padding and orders of channels that layers take in, ``sigmoids`` GELU by a sigmoid.
+``absorbed`` norms, unequal padding and orders of channels that layers take in, ``sigmoids`` GELU by a sigmoid,
+``compounds`` sums with a product and norms of vectors taken apart.
 ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core``
 with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with
 fewest operators.
@@ -27,6 +28,7 @@ from taso_py.generate.sets.algebra import ALGEBRA
 from taso_py.generate.sets.arrays import ARRAYS
 from taso_py.generate.sets.branches import BRANCHES
 from taso_py.generate.sets.choices import CHOICES
+from taso_py.generate.sets.compounds import COMPOUNDS
 from taso_py.generate.sets.conv import CONV
 from taso_py.generate.sets.core import CORE
 from taso_py.generate.sets.deep import DEEP
@@ -71,6 +73,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "absorbed": ABSORBED,
     "interpolation": INTERPOLATION,
     "sigmoids": SIGMOIDS,
+    "compounds": COMPOUNDS,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -94,6 +97,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("absorbed",),
     ("interpolation",),
     ("sigmoids",),
+    ("compounds",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

@@ -32,6 +32,7 @@ QUICK = {
     ("interpolation",),
     ("sigmoids",),
     ("compounds",),
+    ("gates",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

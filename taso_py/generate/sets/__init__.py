@@ -10,7 +10,7 @@ elements, ``choices`` choices between values and logic, ``branches`` sums of lay
 computed from rows that integers choose, ``images`` what is computed of enlarged images and of averages,
 ``interpolation`` what is computed of linearly enlarged ones, ``rotary`` and ``angles`` rotary position embeddings,
 ``absorbed`` norms, unequal padding and orders of channels that layers take in, ``sigmoids`` GELU by a sigmoid,
-``compounds`` sums with a product and norms of vectors taken apart.
+``compounds`` sums with a product and norms of vectors taken apart, ``gates`` factors that are collected.
 ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core``
 with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with
 fewest operators.
@@ -35,6 +35,7 @@ from taso_py.generate.sets.deep import DEEP
 from taso_py.generate.sets.fold import FOLD
 from taso_py.generate.sets.formulas import FORMULAS
 from taso_py.generate.sets.fuse import FUSE
+from taso_py.generate.sets.gates import GATES
 from taso_py.generate.sets.heads import HEADS
 from taso_py.generate.sets.images import IMAGES
 from taso_py.generate.sets.interpolation import INTERPOLATION
@@ -74,6 +75,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "interpolation": INTERPOLATION,
     "sigmoids": SIGMOIDS,
     "compounds": COMPOUNDS,
+    "gates": GATES,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -98,6 +100,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("interpolation",),
     ("sigmoids",),
     ("compounds",),
+    ("gates",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

@@ -200,11 +200,13 @@ def test_parameters_lose_axes_that_only_broadcast(
 def test_expanded_operands_are_read_as_they_were_before() -> None:
     def forward(s: Any, x: Tensor) -> tuple[Tensor, ...]:
         rows, number = x[:, :, :1], x[0, 0, 0, 0]
-        return x / rows.expand_as(x), rows.expand_as(x) - rows.expand_as(x), x * number.expand_as(x)
+        wide = rows.expand_as(x)
+        return x / wide, wide - wide, x * number.expand_as(x), x + wide
 
     program = round_trip(Model(forward), IMAGE)
-    one, other, third = (value.node.inputs for value in program.graph.outputs)
+    one, other, third, sum_ = (value.node.inputs for value in program.graph.outputs)
     full, rows = (2, 4, 7, 6), (2, 4, 1, 6)
     assert [operand.type.shape for operand in one] == [full, rows]
     assert [operand.type.shape for operand in other] == [rows, full]
+    assert [operand.type.shape for operand in sum_] == [full, full]  # as kernels of products add it
     assert [operand.type.shape for operand in third] == [full, full]  # a number alone is computed with otherwise

@@ -92,23 +92,23 @@ def _binary(op: Operator, left: str = "self", right: str = "other") -> Callable[
         dtype = call.types[0].dtype
         # On booleans + and * are or and and. A product of complex numbers is rounded by the order of its operands.
         call.require(dtype is not DType.BOOL and not dtype.is_complex)
-        return apply(op, *_broadcast([promoted(call[left], dtype), promoted(call[right], dtype)]))
+        return apply(op, *_broadcast(op, [promoted(call[left], dtype), promoted(call[right], dtype)]))
 
     return row
 
 
-def _broadcast(operands: Sequence[Value]) -> list[Value]:
+def _broadcast(op: Operator, operands: Sequence[Value]) -> list[Value]:
     """Return operands without what makes no difference to broadcasting, so that rules are about one form of many.
 
     That is an expansion to the shape of another operand; and the first axes of a parameter where they have size 1:
     ``[1, C, 1, 1]`` and ``[C, 1, 1]`` say the same of an image. One axis stays, as a number alone may be computed with
-    in another precision.
+    in another precision. Sums keep expansions: kernels of products add what has the product's shape.
     """
     found = list(operands)
     for place, value in enumerate(operands):
         others = [*found[:place], *found[place + 1 :]]
-        is_expanded = isinstance(value.node.op, Expand) and value.node.inputs[0].type.rank > 0
-        if is_expanded and any(other.type.shape == value.type.shape for other in others):
+        is_stretched = isinstance(value.node.op, Expand) and value.node.inputs[0].type.rank > 0
+        if is_stretched and not isinstance(op, Add) and any(other.type.shape == value.type.shape for other in others):
             found[place] = value.node.inputs[0]
     shapes = [value.type.shape for value in found if not value.node.is_static]
     rank = max(map(len, shapes), default=0)
@@ -130,7 +130,7 @@ def _sum(sign: int) -> Callable[[AtenCall], Result]:
             return plain(call)
         left, right = (promoted(call[name], dtype) for name in ("self", "other"))
         call.require(not any(isinstance(value.node.op, Constant) for value in (left, right)))
-        return apply(Addcmul(), *_broadcast([left, right]), promoted(sign * factor, dtype))
+        return apply(Addcmul(), *_broadcast(Addcmul(), [left, right]), promoted(sign * factor, dtype))
 
     return row
 
@@ -218,7 +218,8 @@ def _addcdiv(call: AtenCall) -> Result:
 def _addcmul(call: AtenCall) -> Result:
     dtype = call.types[0].dtype
     call.require(call["value"] == 1 and dtype.is_floating)
-    return apply(Addcmul(), *_broadcast([promoted(call.value(name), dtype) for name in ("self", "tensor1", "tensor2")]))
+    operands = [promoted(call.value(name), dtype) for name in ("self", "tensor1", "tensor2")]
+    return apply(Addcmul(), *_broadcast(Addcmul(), operands))
 
 
 def _reciprocal(call: AtenCall) -> Result:

@@ -34,6 +34,7 @@ from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator, Weight
+from taso_py.ops.nested import with_pure_control_flow
 
 aten = torch.ops.aten
 
@@ -86,11 +87,12 @@ def build_around(program: Program, computes: nn.Module, late: Graph | None = Non
             returns whole contents.
 
     Raises:
-        InvariantError: the graph has other effects than writes, which the module would omit.
+        InvariantError: the graph has other effects than writes and control flow without effects of its own, which the
+            module would omit.
         ContractError: an output is a view of an argument that other calls may give in another memory layout, or
             ``late`` makes something else than what is written.
     """
-    graph = program.graph
+    graph = with_pure_control_flow(program.graph)
     if outputs_of_repeated_arguments(program):
         raise ContractError("it returns a view of an argument whose elements share memory")
     if not all(map(is_write, graph.effects)):

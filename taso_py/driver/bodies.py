@@ -1,8 +1,8 @@
 """Bodies of control flow, optimized as graphs of their own.
 
 How often a loop runs is not known, and which branch is taken neither. So a body is rewritten wherever its own predicted
-time falls, by the rules and prices of the search of the outer graph, with PyTorch's own calls only: a compiler of the
-saved form has to trace them. Whether the whole is any faster, the race decides.
+time falls, by the rules of the search of the outer graph. The prices are those of the engine, in PyTorch those of its
+own calls: a compiler of the saved form has to trace them. Whether the whole is any faster, the race decides.
 
     graph ---- search ----> candidates ------------------+
       |                                                  +--> candidates, each also with its bodies rewritten
@@ -69,7 +69,7 @@ class BodySearch:
 
     rules: Sequence[Substitution]
     cost: CostModel
-    """The prices of the outer graph."""
+    """The prices of bodies."""
     strategy: str
     limits: Limits
     """The limits of the search of each body."""
@@ -83,7 +83,6 @@ class BodySearch:
         """
         graph = found.original.graph
         places, notes = body_places(graph), list[str]()
-        plain = self.cost.plain()
         rewritings, results = list[Rewriting](), list[SearchResult]()
         for where in places:
             body = Body.of(graph.effects[where.effect], where.place)
@@ -91,9 +90,9 @@ class BodySearch:
                 break
             if body is None:
                 continue
-            plain.warm(body.graph)
-            results.append(search(body.graph, self.rules, plain, self.strategy, self.limits, progress=False))
-            rewriting = self._best(body, where, results[-1], plain, notes)
+            self.cost.warm(body.graph)
+            results.append(search(body.graph, self.rules, self.cost, self.strategy, self.limits, progress=False))
+            rewriting = self._best(body, where, results[-1], notes)
             rewritings += [] if rewriting is None else [rewriting]
         most = self.limits.most_bytes(found.original.static_bytes)
         changed = [one for candidate in found.candidates if (one := self._with(candidate, rewritings, most))]
@@ -108,12 +107,10 @@ class BodySearch:
             notes=(*found.notes, *([_note(rewritings, len(places))] if changed else []), *notes),
         )
 
-    def _best(
-        self, body: Body, where: BodyPlace, result: SearchResult, cost: CostModel, notes: list[str]
-    ) -> Rewriting | None:
+    def _best(self, body: Body, where: BodyPlace, result: SearchResult, notes: list[str]) -> Rewriting | None:
         """Return the fastest rewritten form of a body that computes the same; None if none is faster."""
         rewritten = [candidate for candidate in result.candidates if candidate.applied]
-        priced = [(cost.graph_cost(body.laid_out(candidate.graph)), candidate) for candidate in rewritten]
+        priced = [(self.cost.graph_cost(body.laid_out(candidate.graph)), candidate) for candidate in rewritten]
         before_s = result.original.seconds
         for after_s, candidate in sorted(priced, key=lambda one: one[0]):
             if not (math.isfinite(before_s) and after_s < before_s):

@@ -95,15 +95,14 @@ class Searches:
         cost.latencies.limit_s = options.effective_effort.measure_s
         cost.latencies.reach = options.effective_effort.reach
         # Where as long a search has found a winner, it has refined the latencies that decide, and measured the factor.
-        is_first = share == 1
+        is_first, bodies = share == 1, len(body_places(graph))
         with phases.phase("measure", what if engine.prices == KERNEL_PRICES else f"{what}, in {engine.name}"):
             cost.warm(graph)
             if engine.prices in PYTORCH_PRICES:
                 scale_to_runs(cost, measures=options.effective_effort.calibrates and is_first)
-            elif unchanged_s is not None:
+            elif unchanged_s is not None and not bodies:  # what goes on in them has no price
                 scale_to_run(cost, graph, unchanged_s)
         limits = options.limits()
-        bodies = len(body_places(graph)) if engine.prices in PYTORCH_PRICES else 0
         each = replace(limits, seconds=limits.seconds * share / (1 + bodies))
         with phases.phase("search", "for faster graphs"):
             if self.trace is not None:
@@ -111,5 +110,7 @@ class Searches:
             found = search(graph, self.rules, cost, options.search, each, progress=options.progress, refines=is_first)
         if bodies:
             with phases.phase("bodies", "of control flow, as graphs of their own"):
-                found = BodySearch(self.rules, cost, options.search, each, options.seed).add_to(found)
+                # In PyTorch bodies run by its own calls; engines for whole graphs compute them like all else.
+                inside = cost.plain() if engine.prices in PYTORCH_PRICES else cost
+                found = BodySearch(self.rules, inside, options.search, each, options.seed).add_to(found)
         return found if last is None else add_followed(found, last, self.rules, cost, limits)

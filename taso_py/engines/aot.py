@@ -44,6 +44,7 @@ from taso_py.frontend.reexport import example_arguments, open_shapes, reexport
 from taso_py.ir.errors import first_line
 from taso_py.ir.node import Node
 from taso_py.kernels.table import PACKABLE, covers
+from taso_py.ops.nested import with_pure_control_flow
 
 ARCHIVE = "model.aot.pt2"
 """The name of the archive in the folder of a result."""
@@ -78,7 +79,7 @@ class AotInductor(Engine):
 
     def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
         self._check_effects(program.graph)
-        return self._around(program, compile_archive(program, plan))
+        return self._around(program, compile_archive(_purely(program), plan))
 
     def files(self, module: nn.Module) -> Mapping[str, bytes]:
         graph = CompiledGraph.of(module)
@@ -95,12 +96,18 @@ class AotInductor(Engine):
         return self._around(program, content)
 
     def _around(self, program: Program, content: bytes) -> nn.Module:
+        program = _purely(program)
         return self.build_around(program, CompiledArchive(content, program), written_before(program.graph))
 
     def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
         if resizable:
             raise RuntimeError("its open sizes are known only to a program that was imported")
         return self.build(fold(import_module(module, tuple(args), dict(kwargs))))
+
+
+def _purely(program: Program) -> Program:
+    """Return a program whose control flow is pure where it has no other effects, and dropped where nothing reads it."""
+    return replace(program, graph=with_pure_control_flow(program.graph))
 
 
 class CompiledArchive(CompiledGraph):

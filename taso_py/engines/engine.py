@@ -21,6 +21,7 @@ from taso_py.ir.errors import InvariantError, TasoError, first_line
 from taso_py.ir.graph import Graph
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Tile
+from taso_py.ops.nested import with_pure_control_flow
 
 Runner: TypeAlias = Callable[..., Any]
 """A callable with the signature of the original module."""
@@ -123,12 +124,12 @@ class Engine(ABC):
         return build(program, plan)
 
     def _check_effects(self, graph: Graph) -> None:
-        """Check that a graph has no effects but writes.
+        """Check that a graph has no effects but writes and control flow without other effects.
 
         Raises:
             EngineUnavailableError: it has others.
         """
-        if not all(map(is_write, graph.effects)):
+        if not all(map(is_write, with_pure_control_flow(graph).effects)):
             reason = "it checks values, draws random numbers, or has operators with effects of their own"
             raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
 

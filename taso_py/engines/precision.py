@@ -2,7 +2,8 @@
 
 It computes float64 in float32 and int64 in int32, and sums and products of short integers saturate where PyTorch's wrap
 around. Operators that only move such values are exact. So are sums and products of int64 if 32 bits hold them, as where
-a model counts tokens: how large operands may be for that is derived from the graph.
+a model counts tokens: how large operands may be for that is derived from the graph
+(:mod:`taso_py.engines.magnitudes`).
 
 Invariant: a graph that passes is computed in the types that it states, if no int64 operand exceeds
 :func:`most_given` (:func:`check_range`).
@@ -10,26 +11,23 @@ Invariant: a graph that passes is computed in the types that it states, if no in
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from math import ceil, prod
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
 
 from taso_py.backend.guard import ArgumentError
+from taso_py.engines.magnitudes import LEAST, MOST, PLACES, WHOLE, aten_name, largest_value, numbers_in
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value
-from taso_py.ir.operator import Constant, Input, Operator, Weight
+from taso_py.ir.node import Node
+from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.ir.size import Poly
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import Add, Cast, Mul, Sub
-from taso_py.ops.movement import Pad
+from taso_py.ops.nested import graphs_in, is_control_flow
 from taso_py.ops.opaque import Opaque
 
-_WHOLE = frozenset({DType.U8, DType.I8, DType.I16, DType.I32, DType.I64})
-"""Integer types that engines have."""
-_LEAST, _MOST = -(2**31), 2**31 - 1
-_MAGNITUDES = (_MOST, 2**30, 2**24, 2**15)
+_MAGNITUDES = (MOST, 2**30, 2**24, 2**15)
 """Magnitudes of int64 operands to try, the largest first: all of 32 bits, and room for a sum, and for products."""
 _MOVING_ATEN = frozenset(
     [
@@ -70,8 +68,6 @@ _MOVING_ATEN = frozenset(
     ]
 )
 """ATen operators whose integer results are elements of their operands, or constants in the graph."""
-_PLACES = frozenset(("argmax", "argmin", "max", "min", "topk"))
-"""ATen operators that return indices, and compare integers as floating-point numbers."""
 
 
 def other_precision(graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
@@ -82,7 +78,7 @@ def other_precision(graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
 def most_given(graph: Graph, weights: Mapping[str, Tensor]) -> int | None:
     """Return the largest magnitude of int64 operands for which 32 bits hold all results; None if there is none."""
     sizes = {key: _magnitude(weights[key]) for node in graph.nodes if (key := _whole_weight(node)) is not None}
-    return next((most for most in _MAGNITUDES if _fits(graph, sizes, most)), None)
+    return next((most for most in _MAGNITUDES if largest_value(graph, sizes, most) <= MOST), None)
 
 
 def check_range(name: str, tensor: Tensor, most: int | None) -> None:
@@ -91,7 +87,7 @@ def check_range(name: str, tensor: Tensor, most: int | None) -> None:
     Raises:
         ArgumentError: one is.
     """
-    limit = _MOST if most is None else most
+    limit = MOST if most is None else most
     if tensor.dtype is torch.int64 and _magnitude(tensor) > limit:
         reason = f"OpenVINO computes integers in 32 bits, and {name} has larger ones than {limit}"
         raise ArgumentError(f"{reason}; use another runtime")
@@ -107,46 +103,20 @@ def _magnitude(tensor: Tensor) -> int:
     if not tensor.numel():
         return 0
     low, high = (int(bound) for bound in tensor.aminmax())
-    return max(-low - (low == _LEAST), high)
-
-
-def _fits(graph: Graph, weights: Mapping[str, int], most: int) -> bool:
-    """Return whether all int64 values of a graph fit into 32 bits if those that are given are limited."""
-    known: dict[Value, int] = {}
-    for node in graph.nodes:
-        given = [known.get(value, _MOST) for value in node.inputs if value.type.dtype in _WHOLE or value in known]
-        for value in node.outputs:
-            if value.type.dtype is DType.I64:
-                known[value] = _largest(node, given, weights, most)
-    return all(size <= _MOST for size in known.values())
-
-
-def _largest(node: Node, given: Sequence[int], weights: Mapping[str, int], most: int) -> int:
-    """Return a limit on the magnitude of a node's results, given those of its operands that are integers."""
-    op = node.op
-    if isinstance(op, Input):
-        return most
-    if isinstance(op, Weight):
-        return weights[op.key]
-    if isinstance(op, Add | Sub | Mul):
-        return prod(given) if isinstance(op, Mul) else sum(given)
-    if isinstance(op, Opaque) and _name(op) in _PLACES:
-        given = [_MOST if node.inputs[0].type.open else node.inputs[0].type.elements]
-    numbers = [_MOST if isinstance(number, Poly) else abs(number) for number in _numbers(op)]
-    return ceil(max([1, *given, *numbers]))
+    return max(-low - (low == LEAST), high)
 
 
 def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
-    for node in graph.nodes:
+    for node in (node for inner in graphs_in(graph) for node in inner.nodes):
         if any(type_.dtype is DType.F64 for type_ in node.types):
             yield "OpenVINO computes f64 in f32"
         key = _whole_weight(node)
-        if key is not None and _magnitude(weights[key]) > _MOST:
+        if key is not None and _magnitude(weights[key]) > MOST:
             yield f"OpenVINO computes integers in 32 bits, and {key} has larger ones"
         beyond = next(filter(_is_beyond, _integers(node)), None)
         if beyond is not None:
             yield f"OpenVINO computes integers in 32 bits, and {beyond} is larger"
-        dtype = next((type_.dtype for type_ in node.types if type_.dtype in _WHOLE), None)
+        dtype = next((type_.dtype for type_ in node.types if type_.dtype in WHOLE), None)
         if dtype is not None and not _is_exact(node, dtype):
             what = getattr(node.op, "target", node.op.name)
             yield f"OpenVINO computes {what} of {dtype} with a different overflow"
@@ -157,36 +127,23 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
 def _integers(node: Node) -> Iterator[float]:
     """Yield the numbers in a node that are used as integers; open sizes, and ends of slices, are not."""
     types = [type_.dtype for type_ in (*node.types, *(value.type for value in node.inputs))]
-    if not _WHOLE.isdisjoint(types):
-        yield from (number for number in _numbers(node.op) if not isinstance(number, Poly))
-
-
-def _numbers(op: Operator) -> Iterator[float | Poly]:
-    """Yield the numbers in an operator that its results may hold: constants, fill values, ends of ranges."""
-    written: list[object] = []
-    if isinstance(op, Constant | Pad):
-        written = [op.value]
-    elif isinstance(op, Opaque) and "slice" not in op.target:
-        written = [*op.arguments, *(value for _, value in op.keywords)]
-    yield from (value for value in written if isinstance(value, int | float | Poly))
-
-
-def _name(op: Opaque) -> str:
-    """Return the name of a call, without its namespace and overload."""
-    return op.target.split(".")[1]
+    if not WHOLE.isdisjoint(types):
+        yield from (number for number in numbers_in(node.op) if not isinstance(number, Poly))
 
 
 def _is_beyond(value: float) -> bool:
-    return not _LEAST <= value <= _MOST
+    return not LEAST <= value <= MOST
 
 
 def _is_exact(node: Node, dtype: DType) -> bool:
     """Return whether a node with integer results only moves them, or computes them in 32 bits as PyTorch does."""
     op = node.op
+    if is_control_flow(op):
+        return True  # its bodies are looked at
     if isinstance(op, Opaque):
-        name = _name(op)
-        if name in _PLACES:
-            return node.inputs[0].type.dtype not in _WHOLE
+        name = aten_name(op)
+        if name in PLACES:
+            return node.inputs[0].type.dtype not in WHOLE
         return name in _MOVING_ATEN or (name in ("_to_copy", "to") and _is_cast_exact(node, dtype))
     if isinstance(op, Add | Sub | Mul):
         return dtype in (DType.I32, DType.I64)
@@ -197,4 +154,4 @@ def _is_exact(node: Node, dtype: DType) -> bool:
 def _is_cast_exact(node: Node, dtype: DType) -> bool:
     """Return whether the result's type holds all values of the operand's."""
     given = node.inputs[0].type.dtype
-    return given is dtype or given is DType.BOOL or (given in _WHOLE and dtype in (DType.I32, DType.I64))
+    return given is dtype or given is DType.BOOL or (given in WHOLE and dtype in (DType.I32, DType.I64))

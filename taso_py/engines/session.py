@@ -34,6 +34,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.text import print_graph
 from taso_py.kernels.layout import is_weight
+from taso_py.ops.nested import graphs_in, with_pure_control_flow
 from taso_py.ops.table import parse_graph
 
 EXTRA = "pip install 'taso-py[engines]'"
@@ -184,8 +185,8 @@ class SessionEngine(Engine):
         from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
 
         self._check_effects(graph)
-        division = divided(graph)
-        late = division.late if graph.effects else None
+        division = divided(with_pure_control_flow(graph))
+        late = division.late if division.graph.effects else None
         count, graph = len(graph.outputs), division.pure
         outputs = [f"output_{place}" for place in range(count)]
         outputs += [f"written_{place}" for place in range(len(graph.outputs) - count)]
@@ -203,7 +204,8 @@ class SessionEngine(Engine):
 
         Engines fail on tensors without elements, or return other sizes.
         """
-        empty = next((type_ for node in graph.nodes for type_ in node.types if 0 in type_.shape), None)
+        types = (type_ for inner in graphs_in(graph) for node in inner.nodes for type_ in node.types)
+        empty = next((type_ for type_ in types if 0 in type_.shape), None)
         return None if empty is None else f"it has values without elements ({empty.text})"
 
     def most_given(self, division: Division, weights: Mapping[str, Tensor]) -> int | None:
@@ -212,8 +214,8 @@ class SessionEngine(Engine):
 
     def saved_model(self, program: Program, path: Path) -> OnnxModel:
         """Return the engine's file of a saved result as a model, given the program that it computes."""
-        writes, division = path.with_name(WRITES), divided(program.graph)
-        late = parse_graph(writes.read_text()) if program.graph.effects and writes.is_file() else None
+        writes, division = path.with_name(WRITES), divided(with_pure_control_flow(program.graph))
+        late = parse_graph(writes.read_text()) if division.graph.effects and writes.is_file() else None
         most = self.most_given(division, program.weights)
         return OnnxModel(path, input_names(Graph(division.inputs, ())), late, most)
 

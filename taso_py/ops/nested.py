@@ -12,13 +12,13 @@ Invariant: ``Nested.parse(nested.text)`` is equal to ``nested``, and an argument
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
+from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ir.operator import AttributeValue, Operator, Ref
 from taso_py.ir.text import print_graph
 from taso_py.ops.layout import Order
@@ -94,13 +94,17 @@ class ControlFlow:
         op = node.op
         if not isinstance(op, Opaque) or op.target not in CONTROL_FLOW:
             return None
-        bodies = tuple(Nested.parse(text) for text in op.arguments if isinstance(text, str) and _is_body(text))
-        lists = [refs for argument in op.arguments if (refs := _operands(argument)) is not None]
+        bodies, lists = _bodies(op), _lists(op)
         given = {body.graph.inputs for body in bodies}
         if not lists or len(given) != 1 or any(len(inputs) != sum(map(len, lists)) for inputs in given):
             return None
         *varying, shared = lists
         return cls(node, op, bodies, tuple(index for part in varying for index in part), shared)
+
+    @property
+    def lists(self) -> Sequence[tuple[int, ...]]:
+        """The lists of operands, the shared ones last."""
+        return _lists(self.op)
 
     @property
     def surely_ends(self) -> bool:
@@ -139,12 +143,48 @@ class ControlFlow:
         return replace(self.op, arguments=tuple(changed(*item) for item in enumerate(self.op.arguments)))
 
 
+def graphs_in(graph: Graph) -> Iterator[Graph]:
+    """Yield a graph, and the bodies of control flow in it, and those in these."""
+    yield graph
+    for node in graph.nodes:
+        if isinstance(node.op, Opaque):
+            for body in _bodies(node.op):
+                yield from graphs_in(body.graph)
+
+
+def with_pure_control_flow(graph: Graph) -> Graph:
+    """Return a graph in which control flow is pure where all that its bodies do is to compute their results."""
+    free = [node for node in graph.effects if _is_free(node)]
+
+    def rebuilt(node: Node, inputs: tuple[Value, ...]) -> Node:
+        if node in free and isinstance(node.op, Opaque):
+            return make(replace(node.op, is_pure=True), inputs)
+        return node if inputs == node.inputs else remake(node, inputs)
+
+    made = graph.map(rebuilt) if free else graph
+    return replace(made, effects=tuple(node for node in made.effects if not node.op.pure))
+
+
+def _is_free(node: Node) -> bool:
+    """Return whether a node is control flow without effects of its bodies, but for such control flow in them."""
+    flow = ControlFlow.of(node)
+    return flow is not None and all(_is_free(effect) for body in flow.bodies for effect in body.graph.effects)
+
+
 _TUPLE = ("tuple:",)
 """The beginning of an argument that is a tuple, not a list."""
 
 
 def _is_body(argument: AttributeValue) -> bool:
     return isinstance(argument, str) and argument.startswith(PREFIX)
+
+
+def _bodies(op: Opaque) -> tuple[Nested, ...]:
+    return tuple(Nested.parse(text) for text in op.arguments if isinstance(text, str) and _is_body(text))
+
+
+def _lists(op: Opaque) -> Sequence[tuple[int, ...]]:
+    return [refs for argument in op.arguments if (refs := _operands(argument)) is not None]
 
 
 def _operands(argument: AttributeValue) -> tuple[int, ...] | None:

@@ -22,6 +22,8 @@ from taso_py.driver.prepare import source_of
 from taso_py.driver.replay import replay_trace
 from taso_py.driver.result import Optimized
 from taso_py.driver.searches import rules_for
+from taso_py.engines.engine import CompiledGraph
+from taso_py.engines.session import Session
 from taso_py.ir.graph import Graph
 from taso_py.latency.database import LatencyDatabase
 from taso_py.ops.nested import ControlFlow
@@ -31,6 +33,7 @@ from taso_py.rules.match import Matcher
 from taso_py.rules.text import read_rules
 from taso_py.search.result import Candidate, Limits, SearchResult, SearchStop
 from taso_py.search.trace import TraceError, read_trace, write_trace
+from tests.engines.sessions import NAMES, engine_named
 from tests.gains import take_any_gain
 from tests.round_trips import Model, round_trip
 
@@ -128,6 +131,19 @@ def test_bodies_are_optimized_saved_loaded_and_replayed(
     written = read_trace((tmp_path / "out" / "trace.rules").read_text())
     assert written == found.trace
     assert replay_trace(tmp_path / "out" / "trace.rules", source_of(original, x, {})) == len(found.report.applied)
+
+
+@pytest.mark.parametrize("runtime", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
+def test_bodies_are_optimized_for_engines(runtime: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the prices of that engine, which computes them and their operators itself."""
+    engine_named(runtime)
+    found = optimized(monkeypatch, _mapped, X, runtime=runtime, output=tmp_path / "out")
+    assert isinstance(found.module, nn.Module)
+    assert isinstance(CompiledGraph.of(found.module), Session)
+    assert notes(found, "1 of 1 bodies of control flow were rewritten")
+    original = model(_mapped)
+    for given in (X, -X):
+        torch.testing.assert_close(taso_py.load(tmp_path / "out")(given), original(given), rtol=1e-4, atol=1e-4)
 
 
 def _exported(path: Path) -> nn.Module:

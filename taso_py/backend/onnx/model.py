@@ -6,7 +6,6 @@ per weight, which shares memory with the tensor until the model is serialized.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,16 +14,15 @@ from torch import Tensor
 
 from taso_py.backend.identifiers import input_names as default_names
 from taso_py.backend.onnx.errors import NotInOnnx
+from taso_py.backend.onnx.nodes import found_in, write_nodes
 from taso_py.backend.onnx.row import Row
 from taso_py.backend.onnx.table import ROWS
 from taso_py.backend.onnx.writer import OnnxValue, Writer
 from taso_py.backend.sizes import size_places
-from taso_py.backend.tensors import NO_TENSOR
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value
-from taso_py.ir.operator import Constant, Input, Operator, Weight
-from taso_py.ir.size import Poly
-from taso_py.ir.types import TensorType
+from taso_py.ir.node import Value
+from taso_py.ir.operator import Operator
+from taso_py.ops.nested import with_pure_control_flow
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -48,7 +46,7 @@ def onnx_model(
     """Return a graph as an ONNX model.
 
     Args:
-        graph: any graph of a model, without effects; open sizes become named dimensions.
+        graph: any graph of a model, without effects but control flow; open sizes become named dimensions.
         weights: the weights that the graph names, by key; on the CPU.
         input_names: names for the inputs, in order; by default made from their keys.
         output_names: names for the outputs, in order; by default ``output_0`` and so on.
@@ -62,13 +60,15 @@ def onnx_model(
         import onnx_ir as ir
     except ImportError as error:
         raise NotInOnnx("the package onnx-ir is not installed; pip install 'taso-py[onnx]'") from error
+    graph = with_pure_control_flow(graph)
     if graph.effects:
         effect = graph.effects[0].op
         what = getattr(effect, "target", effect.name)
         raise NotInOnnx(f"{what} has an effect beside its result (a write, a random draw, an assertion)")
     w = Writer(graph, weights)
     inputs = _inputs(w, graph, input_names)
-    held = _nodes(w, graph, dict(zip((node.value for node in graph.inputs), inputs, strict=True)), rows)
+    given = dict(zip((node.value for node in graph.inputs), inputs, strict=True))
+    held = write_nodes(w, graph, given, rows)
     outputs = _outputs(w, graph, held, inputs, output_names)
     body = ir.Graph(inputs, outputs, nodes=w.nodes, initializers=w.initializers, opset_imports={"": OPSET}, name=name)
     return ir.Model(body, ir_version=IR_VERSION, producer_name="taso-py")
@@ -101,7 +101,7 @@ def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
 def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxValue]:
     """Create the inputs, and declare the open sizes that their shapes show."""
     wanted = default_names(graph) if names is None else names
-    values = [typed(w, w.unique(name), node.types[0]) for name, node in zip(wanted, graph.inputs, strict=True)]
+    values = [w.typed(w.unique(name), node.types[0]) for name, node in zip(wanted, graph.inputs, strict=True)]
     of_node = dict(zip(graph.inputs, values, strict=True))
     for place in size_places(graph):
         w.begin(place.input)
@@ -112,64 +112,6 @@ def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxVa
             shown = w.op("Div", shown, w.integers([place.factor]))
         w.declare(place.size, shown)
     return values
-
-
-def typed(w: Writer, name: str, type_: TensorType) -> OnnxValue:
-    """Return a named value of a type; open sizes become dimensions named by their text."""
-    import onnx_ir as ir
-
-    shape = [re.sub(r"\W", "_", _short(dim)) if isinstance(dim, Poly) else dim for dim in type_.dims]
-    return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(w.dtype(type_.dtype)))
-
-
-def _short(dim: Poly) -> str:
-    """Return the text of a size without example values and ranges."""
-    return re.sub(r"\{[^}]*\}", "", str(dim))
-
-
-def _nodes(
-    w: Writer, graph: Graph, held: dict[Value, OnnxValue], rows: Mapping[type[Operator], Row]
-) -> Mapping[Value, OnnxValue]:
-    """Write the nodes; return the ONNX value of each value."""
-    for node in graph.nodes:
-        w.begin(node)
-        if isinstance(node.op, Weight):
-            if node.op.mutable:
-                raise NotInOnnx(f"the model writes to its buffer {node.op.key}, which ONNX models do not")
-            held[node.value] = w.weight(node.op)
-        elif isinstance(node.op, Constant):
-            held[node.value] = w.constant(node.op)
-        elif not isinstance(node.op, Input):
-            row = rows.get(type(node.op))
-            if row is None:
-                raise NotInOnnx(f"operator {node.op.name} has no row in the lowering to ONNX")
-            for type_ in node.types:
-                w.dtype(type_.dtype)
-            operands = [_found(held, value) for value in node.inputs]
-            try:
-                result = row(w, node.op, node, operands)
-            except NotInOnnx:
-                if not node.is_static:
-                    raise
-                result = [w.computed(value) for value in node.outputs]
-            _hold(node, result, held)
-    return held
-
-
-def _hold(node: Node, result: Any, held: dict[Value, OnnxValue]) -> None:
-    results: Sequence[OnnxValue | None] = result if isinstance(result, list | tuple) else [result]
-    for value, found in zip(node.outputs, results, strict=True):
-        if found is not None:
-            held[value] = found
-
-
-def _found(held: Mapping[Value, OnnxValue], value: Value) -> OnnxValue:
-    found = held.get(value)
-    if found is None:
-        what = getattr(value.node.op, "target", value.node.op.name)
-        kind = "is no tensor" if value.type == NO_TENSOR else "cannot be expressed in ONNX"
-        raise NotInOnnx(f"result {value.output} of {what} {kind}")
-    return found
 
 
 def _outputs(
@@ -184,11 +126,6 @@ def _outputs(
     wanted = names or [f"output_{index}" for index in range(len(graph.outputs))]
     for wanted_name, value in zip(wanted, graph.outputs, strict=True):
         w.begin(value.node)
-        found, name = _found(held, value), w.unique(wanted_name)
-        if found in inputs or found in outputs or found.producer() is None:
-            found = w.op("Identity", found)
-        found.name = name
-        typed_as = typed(w, name, value.type)
-        found.type, found.shape = typed_as.type, typed_as.shape
-        outputs.append(found)
+        outputs.append(w.output(found_in(held, value), value.type, [*inputs, *outputs]))
+        outputs[-1].name = w.unique(wanted_name)
     return outputs

@@ -5,7 +5,9 @@ Invariant: equal constants, and equal computations of sizes, are written once.
 
 from __future__ import annotations
 
+import copy
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -19,7 +21,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Weight
 from taso_py.ir.size import Atom, Dim, FloorDiv, Open, Poly, is_never_negative, open_size
-from taso_py.ir.types import DType
+from taso_py.ir.types import DType, TensorType
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -51,6 +53,23 @@ class Writer:
         self._shared: dict[object, Any] = {}
         self._origin, self._count = "", 0
 
+    def inside(self, graph: Graph, *, apart: bool) -> Writer:
+        """Return a writer of a graph inside of this one's, which may read all that this one has written so far.
+
+        Args:
+            graph: the graph.
+            apart: true if its nodes are a graph of their own in the ONNX model; false if they go among this one's.
+        """
+        made = copy.copy(self)
+        made._graph, made._sizes, made._shared = graph, dict(self._sizes), {}
+        if apart:
+            made.nodes = []
+        return made
+
+    def closed(self, inputs: Sequence[OnnxValue], outputs: Sequence[OnnxValue]) -> ir.Graph:
+        """Return what was written as a graph inside of another one, whose initializers it reads."""
+        return self._ir.Graph(inputs, outputs, nodes=self.nodes, name=self.unique(f"{self._origin}.graph"))
+
     @property
     def initializers(self) -> Sequence[OnnxValue]:
         """The initializers that are used."""
@@ -74,6 +93,27 @@ class Writer:
         for index, value in enumerate(node.outputs):
             value.name = f"{node.name}/{index}"
         return node.outputs
+
+    def typed(self, name: str, type_: TensorType) -> OnnxValue:
+        """Return a new value of a name and type; open sizes become dimensions named by their text."""
+        shape = [re.sub(r"\W", "_", _short(dim)) if isinstance(dim, Poly) else dim for dim in type_.dims]
+        ir = self._ir
+        return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(self.dtype(type_.dtype)))
+
+    def output(self, value: OnnxValue, type_: TensorType, others: Sequence[OnnxValue]) -> OnnxValue:
+        """Return a value as an output with a type: ``Identity`` of it if no node written here computes it.
+
+        Args:
+            value: the value.
+            type_: its type.
+            others: inputs and earlier outputs, from which an output must differ.
+        """
+        producer = value.producer()
+        if value in others or producer is None or producer not in self.nodes:
+            value = self.op("Identity", value)
+        like = self.typed("", type_)
+        value.type, value.shape = like.type, like.shape
+        return value
 
     def _fresh(self) -> str:
         """Return a name for the next node."""
@@ -219,6 +259,11 @@ class Writer:
             # ONNX divides towards zero; with the remainder taken off, which has the divisor's sign, that is the floor.
             numerator = self.op("Sub", numerator, self.op("Mod", numerator, denominator))
         return self.op("Div", numerator, denominator)
+
+
+def _short(dim: Poly) -> str:
+    """Return the text of a size without example values and ranges."""
+    return re.sub(r"\{[^}]*\}", "", str(dim))
 
 
 def as_number(dim: Dim | float) -> int:

@@ -158,7 +158,7 @@ def _minimized(checker: Checker, failure: Failure, case: Case) -> Failure:
     """
     lines, first = case.text.splitlines(keepends=True), failure.reason
     for place in reversed(range(len(lines))):
-        if lines[place].lstrip().startswith(("return", "import taso_py")):
+        if lines[place].lstrip().startswith(("return", "import fuzz")):
             continue  # without results it fails for that, and without an import elsewhere
         shorter = replace(case, text="".join(lines[:place] + lines[place + 1 :]))
         try:

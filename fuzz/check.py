@@ -26,8 +26,9 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
+from fuzz.bodies import random_steps, with_rewritten_bodies
 from fuzz.draft import Case
-from fuzz.kinds import THREADS
+from fuzz.kinds import CONTROL, THREADS
 from fuzz.prices import InventedCost
 from fuzz.writing import NAMESPACE
 from taso_py.backend import NO_PLAN, Program, build, fold, poison, retype
@@ -54,7 +55,7 @@ from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
 from taso_py.search.space import Space
-from taso_py.search.state import Option, SearchState
+from taso_py.search.state import SearchState
 
 MOST_STEPS = 8
 """Most rules that are applied to a model."""
@@ -135,7 +136,9 @@ class Checker:
         module, args = case.make()
         with torch.no_grad(), random_state_kept():
             try:
-                opened = _export_with_open_sizes(module, args) if seed % OPEN_ONE_IN == 0 else None
+                # Bodies take no open sizes.
+                is_open = seed % OPEN_ONE_IN == 0 and CONTROL not in case.kinds
+                opened = _export_with_open_sizes(module, args) if is_open else None
                 program = import_module(module, args) if opened is None else import_program(opened, args)
                 original = module if opened is None else opened.module()
                 return _Check(case, program, args, seed=seed, engines=self._engines).run(
@@ -159,23 +162,26 @@ class _Check:
     seed: int
     engines: tuple[Engine, ...] = ()
     sizes: str = ""
-    """Description of the arguments' sizes, if they are not the example inputs."""
+    """Description of the arguments, if they are not the example inputs."""
 
     def __post_init__(self) -> None:
         self._cost = InventedCost(self.seed, fused=0.2 if self.seed % 2 else 1.0)
 
     def run(self, module: nn.Module, matcher: Matcher) -> CheckOutcome:
         """Run all stages."""
-        state = self._apply_random_rules(matcher)
-        rules = tuple(path.match.rule.id for path in state.steps)
-        program = replace(self.program, graph=state.graph)
-        numerics = max((path.match.rule.numerics for path in state.steps), default=Numerics.EXACT)
+        graph, applied = self._apply_random_rules(matcher)
+        rules = tuple(rule.id for rule in applied)
+        program = replace(self.program, graph=graph)
+        numerics = max((rule.numerics for rule in applied), default=Numerics.EXACT)
         with preserve_state(self.program, [module], self.args):
             cases, _ = resized_cases(self.program, {"the model": module}, self.seed)
         kernels: tuple[str, ...] = ()
         is_open = bool(self.program.open)
         sessions, refusals = self._sessions(program)
-        for check in (self, *(replace(self, args=args, sizes=f" at {name}") for name, (args, _) in cases)):
+        checks = [self, *(replace(self, args=args, sizes=f" at {name}") for name, (args, _) in cases)]
+        if CONTROL in self.case.kinds:  # another branch, another number of iterations
+            checks.append(replace(self, args=tuple(map(_negated, self.args)), sizes=" negated"))
+        for check in checks:
             built = build(self.program)
             plain = all_resolved(check.args)
             with preserve_state(self.program, [module], check.args):
@@ -265,25 +271,17 @@ class _Check:
         found = self._outputs(built, args)
         self._expect("laid out otherwise", "" if all(map(_nearly_equal, expected, found)) else "results differ")
 
-    def _apply_random_rules(self, matcher: Matcher) -> SearchState:
-        """Return the state of the model after random steps, each rule as likely as any other."""
+    def _apply_random_rules(self, matcher: Matcher) -> tuple[Graph, list[Substitution]]:
+        """Return the graph after random steps, also in bodies of control flow, and the rules that were applied."""
         chance = random.Random(self.seed)
         space = Space(matcher, self._cost, lambda match: True, lambda: None)
-        state = space.with_options(space.start(self.program.graph))
-        for _ in range(chance.randrange(MOST_STEPS + 1)):
-            options: dict[str, list[Option]] = {}
-            for option in state.options:
-                options.setdefault(option.match(state.node_ids).rule.id, []).append(option)
-            if not options:
-                break
-            step = space.step(state, chance.choice(options[chance.choice(sorted(options))]))
-            if step is not None:
-                state = space.finish(space.estimate(step), ends_detour=chance.random() < 0.5)
+        state = random_steps(space, self.program.graph, chance, MOST_STEPS)
         fresh = space.with_options(space.start(state.graph))
         carried, found = (_effects(s) for s in (state, fresh))
         is_alike = _covers_effects(carried, found) and _covers_effects(found, carried)
         self._expect("options", "" if is_alike else "those carried over are not those found from scratch")
-        return state
+        graph, inside = with_rewritten_bodies(state.graph, space, chance)
+        return graph, [*(path.match.rule for path in state.steps), *inside]
 
     def _check_rewrite(self, program: Program, is_exact: bool, rules: Sequence[str]) -> None:
         """Compare the rewritten program with the imported one."""
@@ -420,6 +418,12 @@ def _too_far(truth: Tensor, found: Tensor, nudged: Tensor) -> str:
 def _eps(leaf: Any) -> float:
     has_eps = isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
     return torch.finfo(leaf.dtype).eps if has_eps else 0.0
+
+
+def _negated(leaf: Any) -> Any:
+    """Return numbers with the other sign."""
+    is_real = isinstance(leaf, Tensor) and leaf.is_floating_point()
+    return -leaf if is_real else ~leaf if isinstance(leaf, Tensor) and leaf.dtype is torch.bool else leaf
 
 
 def _nudged(leaf: Any, share: float) -> Any:

@@ -7,21 +7,27 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from fuzz import control
+
 _T = TypeVar("_T")
 
-GLOBALS = {"torch": torch, "nn": nn, "F": nn.functional, "math": math}
+_FUZZ = SimpleNamespace(control=control)
+GLOBALS = {"torch": torch, "nn": nn, "F": nn.functional, "math": math, "fuzz": _FUZZ}
 """Names that the text of a model may use."""
 SPECIAL = "[0.0, -0.0, 1.0, -2.5, 1e-38, -1e-30, 1e30, float('inf'), -float('inf'), float('nan')]"
 MOST_ELEMENTS = 4096
+_MODULE = "fuzzed"
+"""Name of the module of the model that was made last."""
 LARGEST = 1e4
 """Values beyond this are not used further, unless a model is about special values."""
 
@@ -62,9 +68,10 @@ class Case:
 
     def make(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
         """Return the module and its example inputs, equal each time."""
-        namespace: dict[str, Any] = {"__name__": "fuzzed"}
-        exec(compile(self.text, "<fuzzed>", "exec"), namespace)
-        return namespace["model"]()
+        # PyTorch's compiler, which traces bodies of control flow, looks a function's module up by its name.
+        sys.modules[_MODULE] = module = ModuleType(_MODULE)
+        exec(compile(self.text, f"<{_MODULE}>", "exec"), vars(module))
+        return module.model()
 
 
 @dataclass
@@ -202,7 +209,7 @@ class Draft:
     def _evaluate(self, expression: str) -> Any:
         try:
             with torch.no_grad():
-                return eval(expression, GLOBALS, {**self.values, "self": self._self})
+                return eval(expression, {**GLOBALS, **self.values, "self": self._self})
         except (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError, OverflowError):
             return None
 

@@ -1,4 +1,4 @@
-"""Kinds of models beyond ordinary ones: complex numbers, custom operators that write, hooks of users, writes to inputs.
+"""Kinds of models beyond ordinary ones: complex numbers, operators that write, hooks, writes to inputs, control flow.
 
 Each has a round of its own, in which lines of the kind are mixed with those of all other models.
 """
@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from fuzz.draft import Draft
+from fuzz.flows import control_flow
 from fuzz.operators import Template
 from fuzz.writing import NAMESPACE
 from taso_py.backend.schema import storage_of
 
-COMPLEX, WRITING, HOOKS, CACHES, THREADS = "complex", "writing", "hooks", "caches", "threads"
-ROUNDS = ("plain", COMPLEX, "plain", WRITING, "plain", HOOKS, "plain", CACHES)
+COMPLEX, WRITING, HOOKS, CACHES, CONTROL, THREADS = "complex", "writing", "hooks", "caches", "control", "threads"
+ROUNDS = ("plain", COMPLEX, "plain", WRITING, "plain", HOOKS, "plain", CACHES, "plain", CONTROL)
 """Kinds of the batches of a campaign, repeated in turns."""
 
 FROM_REAL = (
@@ -91,9 +92,9 @@ def _part(draft: Draft, name: str) -> str:
     """Return a value, or a view of a part of it."""
     if not draft.tensor(name).dim():
         return name
-    return draft.choice(
-        ("{0}", "{0}", "{0}[..., :1]", "{0}[0]", "{0}.mT", "{0}.flatten()[1:]", "{0}[..., ::2]")
-    ).format(name)
+    return draft.choice(("{0}", "{0}", "{0}[..., :1]", "{0}[0]", "{0}.mT", "{0}.view(-1)[1:]", "{0}[..., ::2]")).format(
+        name
+    )
 
 
 def write_by_operator(draft: Draft) -> None:
@@ -133,7 +134,7 @@ INTO_CACHES = (
 
 def write_to_input(draft: Draft) -> None:
     """Add a line that writes to an argument."""
-    names = [name for name, value in draft.values.items() if name.startswith("x") and value.is_floating_point()]
+    names = [name for name, value in draft.values.items() if name.startswith("x") and _is_writable(value)]
     if not names:
         return
     name = draft.choice(names)
@@ -141,6 +142,11 @@ def write_to_input(draft: Draft) -> None:
     others = [other for other, value in draft.values.items() if storage_of(value) != storage_of(draft.values[name])]
     if others:
         draft.write(draft.choice(INTO_CACHES).format(_part(draft, name), draft.choice(others)))
+
+
+def _is_writable(value: Tensor) -> bool:
+    """Return whether a value is real and has memory for each element; others are refused."""
+    return value.is_floating_point() and 0 not in value.stride()
 
 
 def _hooked(draft: Draft) -> str | None:
@@ -165,5 +171,5 @@ def hook_model(draft: Draft) -> None:
     draft.state.append(f"self.{draft.choice(hooks)}")
 
 
-KINDS: Mapping[str, Template] = {COMPLEX: _complex, HOOKS: _hooked}
+KINDS: Mapping[str, Template] = {COMPLEX: _complex, HOOKS: _hooked, CONTROL: control_flow}
 """Templates of expressions by kind."""

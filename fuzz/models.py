@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from fuzz import writing
+from fuzz import control, writing
 from fuzz.draft import SPECIAL, Case, Draft
 from fuzz.excerpts import add_excerpt
 from fuzz.kinds import (
     CACHES,
     COMPLEX,
+    CONTROL,
     HOOKS,
     KINDS,
     WRITING,
@@ -40,8 +41,8 @@ def models(draw: st.DrawFn, kind: str = "plain") -> Case:
     # Zero ends a sequence, so that the rest can be cut off when a failing model is minimized.
     while len(draft.inputs) < MOST_INPUTS and draft.integer(0, 2):
         draft.add_input(complex_input(draft) if kind == COMPLEX and draft.chance(2) else _input(draft))
-    if kind == WRITING:
-        draft.imports.append(writing.__name__)
+    if kind in (WRITING, CONTROL):
+        draft.imports.append((writing if kind == WRITING else control).__name__)
     if kind == HOOKS and draft.chance(2):
         draft.kinds.add(kind)
         hook_model(draft)
@@ -93,7 +94,7 @@ def _add_line_of(draft: Draft, kind: str) -> None:
     before = len(draft.lines)
     if kind == WRITING:
         write_by_operator(draft)
-    elif kind == CACHES:
+    elif kind == CACHES or (kind == CONTROL and draft.chance(4)):
         write_to_input(draft)
     else:
         expression = KINDS[kind](draft)

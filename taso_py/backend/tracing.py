@@ -98,6 +98,8 @@ def _replaced(
         function = here if threading.get_ident() == thread else elsewhere
         return (function or before)(*args, **kwargs)
 
+    # Where the compiler traces a body of control flow that calls it, it takes the answer for a constant.
+    torch.compiler.assume_constant_result(call)
     setattr(module, name, call)
     try:
         yield

@@ -25,6 +25,9 @@ from taso_py.frontend.higher_order import without_wrappers
 from taso_py.models.source import Source
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_FIX_SIZES = (
+    "compile with dynamic=False to have it optimized for each of them; let a model generate with a static cache"
+)
 _GRAD_MODES = frozenset({torch._C._set_grad_enabled, torch.set_grad_enabled})  # pyright: ignore[reportPrivateUsage]
 
 
@@ -39,7 +42,7 @@ def why_untouched(graph: fx.GraphModule, examples: Sequence[Any]) -> str:
     if needs_gradients and (torch.is_grad_enabled() or any(n.target in _GRAD_MODES for n in graph.graph.nodes)):
         return "it needs gradients (call the model under torch.no_grad() to have it optimized)"
     if any(_varies(node.meta.get("example_value")) for node in graph.graph.nodes if node.op == "placeholder"):
-        return "its sizes vary between calls (compile with dynamic=False to have it optimized for each of them)"
+        return f"its sizes vary between calls ({_FIX_SIZES})"
     return ""
 
 

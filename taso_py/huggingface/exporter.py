@@ -7,16 +7,17 @@ Invariant: the components of one model share weights and state, as exported, sav
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch.export import ExportedProgram
-from torch.utils._pytree import TreeSpec
+from torch.export import Dim, ExportedProgram
+from torch.utils._pytree import SUPPORTED_NODES, TreeSpec
 
 from taso_py.engines.engine import Runner
 from taso_py.entries.optimize import optimize_together
@@ -28,6 +29,8 @@ from taso_py.saving.weights_file import WEIGHTS
 
 PREFILL, DECODE, ENCODER = "prefill", "decode", "encoder"
 """Names of components."""
+CACHE, TOKENS = "past_key_values", 3
+"""The argument that is a cache, and how many tokens are in one that is exported with an open length."""
 FORMAT = "taso"
 """The name of the backend."""
 TESTED = ("5.23",)
@@ -54,9 +57,14 @@ _check_version()
 from transformers.exporters.auto import register_backend  # noqa: E402
 from transformers.exporters.base import ExportedComponent, ExportedModel  # noqa: E402
 from transformers.exporters.configs import DynamoConfig  # noqa: E402
-from transformers.exporters.exporter_dynamo import DynamoExporter  # noqa: E402
+from transformers.exporters.exporter_dynamo import (  # noqa: E402
+    DynamoExporter,
+    get_auto_dynamic_shapes,
+    register_cache_pytrees_for_model,
+)
 from transformers.exporters.metadata import load_treespec  # noqa: E402
 from transformers.exporters.runners.base import ModelRunner  # noqa: E402
+from transformers.exporters.utils import prepare_for_export  # noqa: E402
 
 
 @dataclass
@@ -73,6 +81,18 @@ class _ProgramExporter(DynamoExporter):
 
     config_class = TasoConfig
     tested_versions: ClassVar[dict[str, str]] = {}  # those that taso-py itself supports
+
+    def export_program(self, model: Any, sample_inputs: Any, config: Any) -> tuple[ExportedProgram, Any]:
+        """Export a program; with open sizes, that of a cache is open also where there is one token in the example.
+
+        Encoder-decoder models begin with one, and ``torch.export`` takes a size of 1 for fixed.
+        """
+        if config.dynamic and config.dynamic_shapes is None:
+            register_cache_pytrees_for_model(model)
+            _, inputs, flags = prepare_for_export(model, sample_inputs)
+            inputs, shapes = _with_open_cache(inputs)
+            sample_inputs, config = {**inputs, **flags}, replace(config, dynamic_shapes=shapes)
+        return super().export_program(model, sample_inputs, config)
 
 
 class TasoExporter(_ProgramExporter):
@@ -155,6 +175,24 @@ class TasoExporter(_ProgramExporter):
     def program_files(cls, filename: str) -> list[str]:
         """Return the files of a component."""
         return [filename, WEIGHTS]
+
+
+def _with_open_cache(inputs: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return inputs in which a cache of one token holds it several times, and which of their sizes are open."""
+    given, shapes = dict(inputs), get_auto_dynamic_shapes(dict(inputs))
+    cache = getattr(given.get(CACHE), "self_attention_cache", None)
+    if cache is None or cache.get_seq_length() != 1:
+        return given, shapes
+    given[CACHE] = copy.deepcopy(given[CACHE])
+    grown, length = list[Any](), Dim("cached", min=1)
+    for layer in given[CACHE].self_attention_cache.layers:
+        layer.keys, layer.values = (states.repeat(1, 1, TOKENS, 1) for states in (layer.keys, layer.values))
+        grown += [layer.keys, layer.values]
+    tensors, _ = SUPPORTED_NODES[type(given[CACHE])].flatten_fn(given[CACHE])
+    for tensor, sizes in zip(tensors, shapes[CACHE], strict=True):
+        if any(tensor is states for states in grown):
+            sizes[2] = length
+    return given, shapes
 
 
 @contextmanager

@@ -168,6 +168,20 @@ def test_other_threads_act_as_if_nothing_were_exported() -> None:
     assert functions == (torch.compiler.is_exporting, traceback.annotate, traceback.set_current_meta)
 
 
+def test_a_body_may_ask_whether_it_is_exported() -> None:
+    class Branching(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            def yes(y: torch.Tensor) -> torch.Tensor:
+                return y + 1 if torch.compiler.is_exporting() else y + 2
+
+            return torch.cond(x.sum() > 0, yes, lambda y: y * 2, (x,))
+
+    x = torch.ones(3)
+    with quiet():
+        exported = torch.export.export(Branching(), (x,))
+    assert torch.equal(exported.module()(x), x + 1)
+
+
 @pytest.mark.parametrize("is_ours", [True, False])
 def test_a_trace_leaves_random_numbers_drawn_elsewhere_drawn(is_ours: bool) -> None:
     class Drawn(nn.Module):

@@ -92,7 +92,7 @@ def test_an_exported_model_generates_before_and_after_it_is_saved(
     ]
     + [
         pytest.param(family, False, batch, torch.float32, marks=pytest.mark.slow)
-        for family in ("llama", "qwen2", "gemma2", "gpt2", "mamba")
+        for family in FAMILIES
         for batch in (1, 4)
     ],
 )
@@ -102,6 +102,22 @@ def test_families_give_the_same_tokens(family: str, static: bool, batch: int, dt
     expected = model.generate(**given)
     optimized = exported(model, given, how, dynamic=not static)
     assert_alike(generation.generation_model(optimized).generate(**given), expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_the_length_of_a_cache_is_open_also_where_it_begins_with_one_token(tokens: int) -> None:
+    """A size of 1 would be fixed; a longer one is open as it is."""
+    caches = [transformers.DynamicCache() for _ in range(2)]
+    for cache, length in zip(caches, (tokens, 5), strict=True):
+        cache.update(torch.ones(1, 2, length, 4), torch.ones(1, 2, length, 4), 0)
+    cache = transformers.EncoderDecoderCache(*caches)
+    exporter.register_cache_pytrees_for_model(model_of("t5"))
+    found, shapes = exporter._with_open_cache({"past_key_values": cache, "use": True})
+    lengths = [sizes[2] for sizes in shapes["past_key_values"]]
+    assert [getattr(length, "__name__", "") for length in lengths] == ["cached" if tokens == 1 else ""] * 2 + [""] * 2
+    layers = [part.layers[0] for part in vars(found["past_key_values"]).values() if hasattr(part, "layers")]
+    assert [tuple(layer.keys.shape) for layer in layers] == [(1, 2, 3 if tokens == 1 else 2, 4), (1, 2, 5, 4)]
+    assert cache.get_seq_length() == tokens
 
 
 @pytest.mark.slow

@@ -42,7 +42,9 @@ def resolved(tensor: Tensor) -> Tensor:
 
 def content_of(tensor: Tensor) -> Tensor:
     """Return the numbers of a tensor in row-major order, as bytes on its device."""
-    return resolved(tensor.detach()).contiguous().reshape(-1).view(torch.uint8)
+    flat = resolved(tensor.detach()).contiguous().reshape(-1)
+    # One element is contiguous with any stride, such as the 0 of an expanded one, but is not seen as bytes with it.
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)
 
 
 def memory_of(tensor: Tensor) -> Tensor:

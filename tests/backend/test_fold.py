@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import UNLIMITED, Program, build, fold
+from taso_py.backend.bits import content_of
 from taso_py.backend.schema import stored_bytes
 from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
@@ -53,6 +54,14 @@ def test_operators_outside_the_table_run_as_they_are() -> None:
     before, after = folded(model)
     assert operator_names(after) == ["add"]
     assert torch.equal(*run(before), *run(after))
+
+
+def test_one_element_has_content_whatever_its_stride() -> None:
+    """One that is expanded has a stride of 0, and is contiguous."""
+    one = torch.tensor([2.5]).expand(1, 1)[:, :1].as_strided((1, 1), (0, 0))
+    assert one.is_contiguous()
+    assert torch.equal(content_of(one), content_of(torch.tensor([2.5])))
+    assert content_of(torch.ones(2).expand(3, 2)[:, :0]).numel() == 0
 
 
 def test_what_is_only_moved_shares_storage() -> None:

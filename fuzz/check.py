@@ -421,9 +421,12 @@ def _eps(leaf: Any) -> float:
 
 
 def _negated(leaf: Any) -> Any:
-    """Return numbers with the other sign."""
-    is_real = isinstance(leaf, Tensor) and leaf.is_floating_point()
-    return -leaf if is_real else ~leaf if isinstance(leaf, Tensor) and leaf.dtype is torch.bool else leaf
+    """Return numbers with the other sign, or truth values with the other value, in the same memory layout."""
+    if not isinstance(leaf, Tensor) or not (leaf.is_floating_point() or leaf.dtype is torch.bool):
+        return leaf
+    held = leaf.as_strided((leaf.untyped_storage().nbytes() // leaf.itemsize,), (1,), 0)
+    other = held.logical_not() if leaf.dtype is torch.bool else -held
+    return other.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset())
 
 
 def _nudged(leaf: Any, share: float) -> Any:

@@ -12,7 +12,7 @@ from torch._higher_order_ops import scan
 
 from fuzz import control
 from fuzz.campaign import run_batch
-from fuzz.check import Checker, DiscrepancyError
+from fuzz.check import Checker, DiscrepancyError, _negated
 from fuzz.draft import Case
 from fuzz.kinds import CONTROL
 from taso_py.frontend import importer
@@ -88,6 +88,14 @@ def test_a_false_rule_in_a_body_is_found() -> None:
             found.append(str(error))
     assert found
     assert all(problem.startswith(f"rewritten by {false.id}") for problem in found)
+
+
+def test_negated_arguments_lie_as_the_others_do() -> None:
+    for x in (torch.randn(2, 1, 3)[..., ::2], torch.randn(3, 2).mT, torch.randn(3).expand(2, 3)):
+        assert torch.equal(_negated(x), -x)
+        assert _negated(x).stride() == x.stride()
+    assert torch.equal(_negated(torch.tensor([True, False])), torch.tensor([False, True]))
+    assert torch.equal(_negated(torch.tensor([1, -2])), torch.tensor([1, -2]))
 
 
 def test_plain_python_is_what_the_operators_compute() -> None:

@@ -179,7 +179,7 @@ def _normed(end: Node, other: Value | None, tail: list[Node], activation: Node |
 
 
 def _is_product(node: Node) -> bool:
-    if not node.op.is_contraction:
+    if not isinstance(node.op, Conv2d | Linear | Matmul):
         return False
     first, *others = node.inputs
     return (

@@ -25,7 +25,6 @@ from taso_py.ir.operator import Input, Weight
 from taso_py.ir.size import Dim, Open, open_size
 from taso_py.ir.types import DType, TensorType
 from taso_py.kernels import mkl, onednn, single, table
-from taso_py.kernels.chain import chains
 from taso_py.kernels.check import check
 from taso_py.kernels.probe import devices_elsewhere
 from taso_py.kernels.table import PLAIN, TILES, TRACED, covers
@@ -357,14 +356,6 @@ def test_the_plain_cover_comes_first_and_is_all_there_is_on_unknown_devices() ->
         assert covers(node, CPU)[0].binder is None
         assert [cover.name for cover in covers(node, torch.device("meta"))] == ["aten"]
         assert [cover.name for cover in covers(node, CPU, PLAIN)] == ["aten"]
-
-
-@pytest.mark.parametrize(("product", "count"), [("baddbmm(x, u, v)", 0), ("linear(x, u, b)", 1), ("matmul(x, u)", 1)])
-def test_the_matrices_of_an_added_product_are_no_weight_and_bias(product: str, count: int) -> None:
-    shapes = {"u": "4,4", "v": "4,4", "b": "4"}
-    weights = " ".join(f'{key} = weight{{key="{key}", type=f32[{shape}]}}' for key, shape in shapes.items())
-    graph = parse_graph(f"graph(x: f32[4,4]) {{ {weights} return relu({product}) }}")
-    assert len(list(chains(graph.outputs[0].node))) == count
 
 
 @pytest.mark.parametrize(

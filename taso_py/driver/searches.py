@@ -20,7 +20,6 @@ from taso_py.engines.session import SessionEngine
 from taso_py.judging.evaluation import EngineSearch
 from taso_py.kernels.table import PLAIN
 from taso_py.latency.database import LatencyDatabase
-from taso_py.latency.latencies import Latencies
 from taso_py.options import Options
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
@@ -56,8 +55,9 @@ class Searches:
         if isinstance(engines[0], SessionEngine):
             return session_cost(engines[0], program.graph, database, progress=options.progress)
         tiles = tiles_for(engines, options.numerics) if options.kernels else PLAIN
-        weight_bytes, is_captured = stored_bytes(program.weights.values()), engines[0].is_captured
-        kind = FusedLatencies if engines[0].prices == COMPILED_PRICES else Latencies
+        weight_bytes, latencies = stored_bytes(program.weights.values()), None
+        if engines[0].prices == COMPILED_PRICES:
+            latencies = FusedLatencies(program.device, database, None, weight_bytes, captured=True)
         return CostModel(
             program.device,
             database,
@@ -65,8 +65,8 @@ class Searches:
             tiles=tiles,
             formats=formats_for(tiles),
             progress=options.progress,
-            captured=is_captured,
-            latencies=kind(program.device, database, None, weight_bytes, captured=is_captured),
+            captured=engines[0].is_captured,
+            latencies=latencies,
         )
 
     def run(

@@ -109,7 +109,7 @@ class Engine(ABC):
 
     def plan_for(self, plan: Plan) -> Plan:
         """Return a plan in the form that this engine uses."""
-        return plan
+        return plan.compiled() if self.compiles_around_kernels else plan
 
     def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
         """Build a program into a module for this engine; :meth:`prepare` makes it ready to run.

@@ -134,9 +134,6 @@ class InductorAroundKernels(FrozenInductor):
             return None
         return f"{self.name} uses kernels of the CPU; use --runtime inductor or auto"
 
-    def plan_for(self, plan: Plan) -> Plan:
-        return plan.compiled()
-
 
 class CapturedInductor(FrozenInductor):
     """Inductor with frozen weights, run as CUDA graphs."""
@@ -165,9 +162,6 @@ class CapturedAroundKernels(CapturedInductor):
     def __init__(self) -> None:
         """Keep Inductor from changing memory formats."""
         super().__init__("inductor-kernels-cudagraph", {"layout_optimization": False})
-
-    def plan_for(self, plan: Plan) -> Plan:
-        return plan.compiled()
 
 
 # None lets torch.compile treat a size as open once it has changed.

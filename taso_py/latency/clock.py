@@ -185,9 +185,9 @@ class CudaClock:
 
     def bind(self, fn: Callable[[], object]) -> Timer:
         """Return a timer of a function; what is captured is captured here, so that no budget pays for it."""
-        if not self._graph:
-            return self._timer(fn, 1)
         alone = self._timer(fn, 1)
+        if not self._graph:
+            return alone
         seconds = min(alone(1) for _ in range(PLAIN_CALLS))
         calls = max(1, min(MOST_CAPTURED, math.ceil(CAPTURED_S / max(seconds, 1e-9))))
         with self._scope(), collector_paused():

@@ -96,28 +96,21 @@ def _sums() -> Iterator[Family]:
 def _rows() -> Iterator[Family]:
     """Yield the families of products of matrices whose rows or columns are scaled, before the product or after it."""
     for op in (Mul(), Div()):
-        yield family(
-            f"rows of a product, by {op.name}",
-            each(a=(2, 4, 7), k=(2, 7, 3), n=(2, 4, 1)),
-            (
-                Production(op, _MATRIX + _GATE, _GATED),
-                Production(Matmul(), _GATED + _OTHER, "o"),
-                Production(Matmul(), _MATRIX + _OTHER, _SCALED),
-                Production(op, _SCALED + _GATE, "o"),
-            ),
-            2,
-        )
-        yield family(
-            f"columns of a product, by {op.name}",
-            each(a=(2, 4, 7), k=(2, 7, 3), n=(2, 1, 3)),
-            (
-                Production(op, _OTHER + _GATE, _GATED),
-                Production(Matmul(), _MATRIX + _GATED, "o"),
-                Production(Matmul(), _MATRIX + _OTHER, _SCALED),
-                Production(op, _SCALED + _GATE, "o"),
-            ),
-            2,
-        )
+        for what, gate, scaled, operands in (
+            ("rows", (2, 4, 1), _MATRIX, _GATED + _OTHER),
+            ("columns", (2, 1, 3), _OTHER, _MATRIX + _GATED),
+        ):
+            yield family(
+                f"{what} of a product, by {op.name}",
+                each(a=(2, 4, 7), k=(2, 7, 3), n=gate),
+                (
+                    Production(op, scaled + _GATE, _GATED),
+                    Production(Matmul(), operands, "o"),
+                    Production(Matmul(), _MATRIX + _OTHER, _SCALED),
+                    Production(op, _SCALED + _GATE, "o"),
+                ),
+                2,
+            )
         yield family(
             f"columns of a product with a transpose, by {op.name}",
             each(a=(2, 4, 7), k=(2, 3, 7), n=(2, 3, 1)),

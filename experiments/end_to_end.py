@@ -25,7 +25,7 @@ from matplotlib.figure import Figure
 
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
-from experiments.headline import count_certain, ratios_in_words
+from experiments.headline import batch_of, by_batch, count_certain, ratios_in_words
 from experiments.subject import priced
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import build
@@ -159,21 +159,22 @@ def _facts(made: _Ways) -> Row:
 
 
 def _parts(settings: Settings) -> Sequence[str]:
-    return settings.choose(QUICK, (*FULL, *(f"{name}@{BATCHES[settings.device]}" for name in LARGER)))
+    return settings.choose(QUICK, (*FULL, *larger_batches(settings.device)))
 
 
-def _batch(row: Row) -> str:
-    return row["model"].partition("@")[2]
+def larger_batches(device: str) -> Sequence[str]:
+    """Return the names of models on a larger batch than usual."""
+    return [f"{name}@{BATCHES[device]}" for name in LARGER]
 
 
 def _with_summaries(rows: Sequence[Row]) -> Sequence[Row]:
     """Return the rows, each batch with its geometric means."""
-    batches = dict.fromkeys(map(_batch, rows))
-    return [*rows, *(_summary(batch, [row for row in rows if _batch(row) == batch]) for batch in batches)]
+    return [*rows, *map(_summary, by_batch(rows).values())]
 
 
-def _summary(batch: str, rows: Sequence[Row]) -> Row:
-    """Return the geometric means, and the number of models with a certain gain or loss."""
+def _summary(rows: Sequence[Row]) -> Row:
+    """Return the geometric means of models of one batch, and the number of them with a certain gain or loss."""
+    batch = batch_of(rows[0])
     names = (KERNELS, TEMPLATES, *OURS, *BASELINES["cuda"], "auto/best_other", "ours/kernels", "ours/templates")
     means = {name: geometric_mean([row[name] for row in rows]) for name in names if all(name in row for row in rows)}
     gained, lost = count_certain(rows, "auto/best_other")
@@ -184,20 +185,14 @@ def _summary(batch: str, rows: Sequence[Row]) -> Row:
 def _headline(rows: Sequence[Row]) -> Sequence[str]:
     """Return a sentence for each batch."""
     models = [row for row in rows if not row["model"].startswith(MEAN)]
-    return [
-        _batch_in_words(batch, [row for row in models if _batch(row) == batch])
-        for batch in dict.fromkeys(map(_batch, models))
-    ]
+    return [f"{batch}: {_in_words(of_batch)}" for batch, of_batch in by_batch(models).items()]
 
 
-def _batch_in_words(batch: str, rows: Sequence[Row]) -> str:
+def _in_words(rows: Sequence[Row]) -> str:
     best = ratios_in_words(rows, "auto/best_other", than="the best of eager mode and the compilers")
     eager = geometric_mean([row[row["auto_is"]] for row in rows])
     kernels = geometric_mean([row[KERNELS] for row in rows])
-    return (
-        f"{f'batch {batch}' if batch else 'usual batch'}: {best}; over eager mode {eager:.3f}, of which kernels and "
-        f"memory formats alone {kernels:.3f}"
-    )
+    return f"{best}; over eager mode {eager:.3f}, of which kernels and memory formats alone {kernels:.3f}"
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:

@@ -26,9 +26,9 @@ from matplotlib.ticker import StrMethodFormatter
 from experiments.contest import HEATS, Make, contest, in_own_process
 from experiments.deployed import EXPORTED, SESSIONS, compiled, eager, saved, session, session_engine, source_of
 from experiments.drawing import interval_widths, name_rows
-from experiments.end_to_end import FULL
+from experiments.end_to_end import FULL, larger_batches
 from experiments.harness import Experiment, Row, Settings
-from experiments.headline import ratios_in_words
+from experiments.headline import by_batch, ratios_in_words
 from experiments.ways import ORIGINAL, interval
 from taso_py.backend import fold
 from taso_py.driver.optimize import optimize_source
@@ -44,8 +44,8 @@ from taso_py.report.optimization import Report
 
 QUICK = ("squeezenet1_1", "nasrnn")
 FIRST = ("nasrnn", "squeezenet1_1", "mobilenet_v3_large", "bert_base", "resnet50", "inception_v3")
-MODELS = (*FIRST, *(name for name in FULL if name not in FIRST))
-"""Models on which engines differ most come first, so that an incomplete run shows something."""
+MODELS = (*FIRST, *(name for name in FULL if name not in FIRST), *larger_batches("cpu"))
+"""Models on which engines differ most come first, so that an incomplete run shows something; larger batches last."""
 INDUCTOR = "inductor-freezing"
 LOWERED, RULES = "lowered", "rules"
 OTHERS = (ORIGINAL, INDUCTOR, *(f"{engine} {EXPORTED}" for engine in SESSIONS))
@@ -144,7 +144,10 @@ def _build_ways(
 def _headline(rows: Sequence[Row]) -> Sequence[str]:
     compared = [row for row in rows if "ours/others" in row]
     than = f"the best of eager mode, Inductor and {' and '.join(SESSIONS)} without rules"
-    return [ratios_in_words(compared, "ours/others", than=than)] if compared else []
+    return [
+        f"{batch}: {ratios_in_words(of_batch, 'ours/others', than=than)}"
+        for batch, of_batch in by_batch(compared).items()
+    ]
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:

@@ -5,7 +5,7 @@ Invariant: a sentence counts every row that it is given, losses like gains.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
 
 from experiments.harness import Row
@@ -38,6 +38,19 @@ def ratios_in_words(rows: Sequence[Row], ratio: str, *, than: str) -> str:
         f"geometric mean of {count}: {mean:.3f} times as fast as {than}; {gained} certainly faster, {lost} certainly "
         f"slower; largest: {largest}{rest}"
     )
+
+
+def batch_of(row: Row) -> str:
+    """Return the batch of a row's model as its name states it, empty for the usual one."""
+    return row["model"].partition("@")[2]
+
+
+def by_batch(rows: Sequence[Row]) -> Mapping[str, Sequence[Row]]:
+    """Return the rows in groups of one batch each, under words that name it."""
+    return {
+        f"batch {batch}" if batch else "usual batch": [row for row in rows if batch_of(row) == batch]
+        for batch in dict.fromkeys(map(batch_of, rows))
+    }
 
 
 def _named(row: Row, ratio: str) -> str:

@@ -18,11 +18,11 @@ from matplotlib.figure import Figure
 
 from experiments.drawing import grouped_bars
 from experiments.harness import Experiment, Row, Settings
-from experiments.subject import Subject, priced
+from experiments.subject import Subject, in_engines, subject
 from experiments.ways import ORIGINAL, interval
 from taso_py.driver.optimize import optimize_source
 from taso_py.judging.timing import race
-from taso_py.models.source import load_source
+from taso_py.latency.idle import wait_until_idle
 from taso_py.options import Options
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
@@ -34,7 +34,9 @@ FULL = (
     *("nasrnn", "bert_base", "resnext50_32x4d", "inception_v3", "squeezenet1_1", "mobilenet_v3_large", "densenet121"),
     *("vit_b_16", "gpt2"),
 )
-EVERYTHING, UNMEASURED = "everything", "final_measurement"
+IN_ENGINES = ("nasrnn", "densenet121", "vit_b_16")
+"""Models that are optimized for engines as well."""
+EVERYTHING, KERNELS, UNMEASURED = "everything", "kernel_choice", "final_measurement"
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ VARIANTS: Mapping[str, _Variant] = {
     EVERYTHING: _Variant(),
     "macros": _Variant(rules=lambda rule: rule.proof != "derived"),
     "preconditions": _Variant(rules=is_general),
-    "kernel_choice": _Variant(options={"kernels": False}),
+    KERNELS: _Variant(options={"kernels": False}),
     "block_reuse": _Variant(options={"reuse": False}),
 }
 """Variants by the part that is missing; the final measurement is left out in another way."""
@@ -72,13 +74,14 @@ class _Result:
 
 
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
-    source = load_source(f"zoo:{name}", device=settings.device, seed=settings.seed)
-    with priced(source) as model:
+    with subject(name, settings) as model:
         found = dict(_found(model, settings))
-        calls = {ORIGINAL: source.call_of(source.callable())}
+        calls = {ORIGINAL: model.source.call_of(model.source.callable())}
         calls |= {without: result.call for without, result in found.items()}
-        seconds = 10.0 if settings.quick else 40.0
-        held = race(calls, device=settings.device, seconds=seconds, seed=settings.seed, until_clear=False)
+        seconds, settle = 10.0 if settings.quick else 40.0, wait_until_idle if model.engine else None
+        held = race(
+            calls, device=settings.device, seconds=seconds, seed=settings.seed, until_clear=False, settle=settle
+        )
     rows: list[Row] = []
     for without, result in found.items():
         beside = interval(held, without, EVERYTHING, "over_everything")
@@ -91,8 +94,11 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
 def _found(model: Subject, settings: Settings) -> Iterator[tuple[str, _Result]]:
     """Yield the results by the part that is missing."""
     race_seconds, limit = (2.0, 6.0) if settings.quick else (10.0, 60.0)
-    options = Options(time_limit=limit, race_seconds=race_seconds, seed=settings.seed, cache=False)
+    runtime = "eager" if model.engine is None else model.engine.name
+    options = Options(runtime=runtime, time_limit=limit, race_seconds=race_seconds, seed=settings.seed, cache=False)
     for without, taken in VARIANTS.items():
+        if model.engine is not None and without == KERNELS:  # it chooses its own
+            continue
         rules = [rule for rule in read_database() if taken.rules(rule)]
         chosen = replace(options, **(taken.options or {}))
         yield without, _optimized(model, chosen, rules)
@@ -143,9 +149,10 @@ EXPERIMENT = Experiment(
         "one row a model and part taken away; `preconditions` are rules that ask for certain sizes; `over_everything` "
         "below 1 is what the part is worth in speed of the result, above 1 the part did harm; `search_s` and `graphs` "
         "show what it is worth in search time; `cost` is what prices say of the result over the original, which for "
-        "`kernel_choice` are those of plain kernels"
+        "`kernel_choice` are those of plain kernels; engines for whole graphs, as in `nasrnn in openvino`, choose "
+        "their own"
     ),
-    parts=lambda settings: settings.choose(QUICK, FULL),
+    parts=lambda settings: [*settings.choose(QUICK, FULL), *in_engines(settings.choose(QUICK, IN_ENGINES), settings)],
     measure=_measure,
     plot=_plot,
     apart=True,

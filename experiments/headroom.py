@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
+from experiments.deployed import SESSIONS, session_engine
 from experiments.drawing import grouped_bars
 from experiments.end_to_end import FULL
 from experiments.harness import Experiment, Row, Settings
@@ -34,6 +35,7 @@ from taso_py.ir.types import DType
 from taso_py.judging.timing import race
 from taso_py.latency.clock import median_interval
 from taso_py.latency.database import LatencyDatabase
+from taso_py.latency.idle import wait_until_idle
 from taso_py.latency.roofline import Roofline, measure_roofline
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.work import value_bytes, work
@@ -43,7 +45,7 @@ QUICK = ("squeezenet1_1",)
 KERNELS, COMPILED = "kernels", "compiled"
 RUNTIME = "inductor-freezing"
 """The compiler's runtime."""
-WAYS = (ORIGINAL, KERNELS, COMPILED)
+WAYS = (ORIGINAL, KERNELS, COMPILED, *SESSIONS)
 
 
 def floor_seconds(graph: Graph, roofline: Roofline) -> tuple[float, float]:
@@ -80,7 +82,14 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
         graph, device = model.program.graph, model.program.device
         roofline = _roofline(graph, device, model.database)
         seconds = 6.0 if settings.quick else 20.0
-        held = race(_calls(model), device=device, seconds=seconds, seed=settings.seed, until_clear=False)
+        held = race(
+            _calls(model),
+            device=device,
+            seconds=seconds,
+            seed=settings.seed,
+            until_clear=False,
+            settle=wait_until_idle if device.type == "cpu" else None,
+        )
     floor, compute = floor_seconds(graph, roofline)
     row: dict[str, Any] = {
         "model": name,
@@ -100,6 +109,10 @@ def _calls(model: Subject) -> Mapping[str, Callable[[], Any]]:
     calls = {ORIGINAL: model.call(NO_PLAN), KERNELS: model.call(plan)}
     with suppress(EngineUnavailableError):
         calls[COMPILED] = source.call_of(prepare(source.callable(), RUNTIME, source.args, source.kwargs))
+    for engine in map(session_engine, SESSIONS):
+        if engine.absence(model.program.device) is None:
+            with suppress(EngineUnavailableError):
+                calls[engine.name] = source.call_of(engine.build(model.program))
     return calls
 
 
@@ -117,10 +130,10 @@ EXPERIMENT = Experiment(
     "headroom",
     "How much faster could models get at all?",
     reading=(
-        "each of `original`, `kernels` and `compiled` (Inductor with freezing) is the time of a run over `floor_ms`, "
-        "what the operations take at the measured peak, or the weights at the measured bandwidth where that is longer: "
-        "who computes the same in the same precision gains hardly more than that factor; `compute_share` is the share "
-        "of the floor that operations account for"
+        "each of `original`, `kernels`, `compiled` (Inductor with freezing), `onnxruntime` and `openvino` (the "
+        "unchanged graph) is the time of a run over `floor_ms`, what the operations take at the measured peak, or the "
+        "weights at the measured bandwidth where that is longer: who computes the same in the same precision gains "
+        "hardly more than that factor; `compute_share` is the share of the floor that operations account for"
     ),
     parts=lambda settings: settings.choose(QUICK, FULL),
     measure=_measure,

@@ -19,7 +19,7 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from experiments.drawing import STYLES, name_rows
 from experiments.harness import Experiment, Row, Settings
-from experiments.subject import Subject, subject
+from experiments.subject import Subject, in_engines, subject
 from taso_py.driver.searches import rules_for
 from taso_py.options import Options
 from taso_py.search.result import Limits, Progress
@@ -30,6 +30,8 @@ FULL = (
     *("nasrnn", "bert_base", "resnext50_32x4d", "inception_v3", "resnet50", "squeezenet1_1", "mobilenet_v3_large"),
     *("densenet121", "vit_b_16", "swin_t", "convnext_tiny", "gpt2", "nasnetalarge"),
 )
+IN_ENGINES = ("nasrnn", "densenet121", "vit_b_16", "convnext_tiny", "llama")
+"""Models that are searched by the prices of engines as well."""
 ALPHAS = (1.0, 1.05, 1.1)
 BUDGETS = (125, 500, 2000)
 STRATEGIES = ("templates", "templates-measured", "greedy", "saturation")
@@ -153,9 +155,9 @@ EXPERIMENT = Experiment(
     reading=(
         "`cost` of what each strategy reaches over that of the original, by the same prices: templates blind and "
         "measured, greedy steps, equality saturation, and the search by alpha and budget; below, the best cost so far "
-        "over time, and which rules each model uses"
+        "over time, and which rules each model uses; `in onnxruntime` and `in openvino` by the prices of the engine"
     ),
-    parts=lambda settings: settings.choose(QUICK, FULL),
+    parts=lambda settings: [*settings.choose(QUICK, FULL), *in_engines(settings.choose(QUICK, IN_ENGINES), settings)],
     measure=_measure,
     plot=_plot,
     drawn=(CURVE,),

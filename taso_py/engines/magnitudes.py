@@ -1,4 +1,4 @@
-"""Limits on how large the integers of a graph can become, for engines that compute int64 in 32 bits.
+"""Limits on how large the integers of a graph can become, for engines that compute int64 in 32 bits and compare in float32.
 
 In loops the limits of what is carried on are a fixed point, or those of a counter: an integer that grows by a constant
 while it is less than a bound, or shrinks while it is more.
@@ -27,23 +27,28 @@ WHOLE = frozenset({DType.U8, DType.I8, DType.I16, DType.I32, DType.I64})
 """Integer types that engines have."""
 LEAST, MOST = -(2**31), 2**31 - 1
 """The integers that 32 bits hold."""
+MOST_COMPARED = 2**24
+"""The largest integer up to which float32 holds all."""
 PLACES = frozenset(("argmax", "argmin", "max", "min", "topk"))
 """ATen operators that return indices, and compare integers as floating-point numbers."""
+RUNNING_SUM = "cumsum"
+"""The ATen operator that returns the sums of the first elements of its operand."""
 _ROUNDS = 4
 """Most calls of a body after which the limits of what it carries on are no longer followed."""
 
 
-def largest_value(graph: Graph, weights: Mapping[str, int], most: int) -> int:
-    """Return a limit on all int64 values of a graph.
+def is_held(graph: Graph, weights: Mapping[str, int], most: int) -> bool:
+    """Return whether 32 bits hold all int64 values of a graph, and float32 all integers that it compares.
 
     Args:
         graph: the graph.
         weights: the largest magnitude of each weight of int64, by key.
         most: the largest magnitude of the graph's inputs.
     """
-    leaves = dict.fromkeys(graph.inputs, most)
+    leaves = {node: most if node.types[0].dtype is DType.I64 else MOST for node in graph.inputs}
     leaves |= {node: weights.get(node.op.key, MOST) for node in graph.nodes if isinstance(node.op, Weight)}
-    return _Limits(graph, leaves).largest
+    limits = _Limits(graph, leaves)
+    return limits.largest <= MOST and limits.compared <= MOST_COMPARED
 
 
 class _Limits:
@@ -54,11 +59,17 @@ class _Limits:
         self._leaves = leaves
         self.largest = 0
         """The limit on all int64 values, those in bodies included."""
+        self.compared = 0
+        """The limit on all integers that are compared for their places."""
         for node in graph.nodes:
+            if isinstance(node.op, Opaque) and aten_name(node.op) in PLACES:
+                self.compared = max(self.compared, *self._given(node), 0)
             for value, limit in zip(node.outputs, self._limits(node), strict=True):
                 if value.type.dtype is DType.I64:
                     self._known[value] = limit
                     self.largest = max(self.largest, limit)
+                elif value.type.dtype in WHOLE:  # these wrap around alike
+                    self._known[value] = min(limit, MOST)
         self.results = list(map(self.of, graph.outputs))
 
     def of(self, value: Value) -> int:
@@ -70,20 +81,25 @@ class _Limits:
         if is_control_flow(node.op):
             flow = ControlFlow.of(node)
             return [MOST + 1] * len(node.types) if flow is None else self._of_flow(flow)
-        is_known = any(type_.dtype is DType.I64 for type_ in node.types)
+        is_known = any(type_.dtype in WHOLE for type_ in node.types)
         return [self._limit(node) if is_known else MOST] * len(node.types)
 
     def _limit(self, node: Node) -> int:
         op = node.op
         if isinstance(op, Input | Weight):
             return self._leaves[node]
-        given = [self.of(value) for value in node.inputs if value.type.dtype in WHOLE]
+        given = self._given(node)
         if isinstance(op, Add | Sub | Mul):
             return prod(given) if isinstance(op, Mul) else sum(given)
-        if isinstance(op, Opaque) and aten_name(op) in PLACES:
-            given = [MOST if node.inputs[0].type.open else node.inputs[0].type.elements]
+        if isinstance(op, Opaque) and aten_name(op) in (*PLACES, RUNNING_SUM):
+            elements = MOST if node.inputs[0].type.open else node.inputs[0].type.elements
+            given = [elements * max([1, *given])] if aten_name(op) == RUNNING_SUM else [*given, elements]
         numbers = [MOST if isinstance(number, Poly) else abs(number) for number in numbers_in(op)]
         return ceil(max([1, *given, *numbers]))
+
+    def _given(self, node: Node) -> list[int]:
+        """Return the limits of a node's integer operands."""
+        return [self.of(value) for value in node.inputs if value.type.dtype in WHOLE]
 
     def _of_flow(self, flow: ControlFlow) -> Sequence[int]:
         shared = [self.of(flow.node.inputs[index]) for index in flow.shared]
@@ -113,6 +129,7 @@ class _Limits:
         """Return the limits of a body's results, given those of its operands."""
         inside = _Limits(body.graph, dict(zip(body.graph.inputs, limits, strict=True)))
         self.largest = max(self.largest, inside.largest)
+        self.compared = max(self.compared, inside.compared)
         return inside.results
 
 

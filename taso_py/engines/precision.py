@@ -1,9 +1,9 @@
 """Operators that OpenVINO's CPU plugin would compute in another element type than the graph states.
 
 It computes float64 in float32 and int64 in int32, and sums and products of short integers saturate where PyTorch's wrap
-around. Operators that only move such values are exact. So are sums and products of int64 if 32 bits hold them, as where
-a model counts tokens: how large operands may be for that is derived from the graph
-(:mod:`taso_py.engines.magnitudes`).
+around. It compares integers in float32. Operators that only move such values are exact. So are sums and products of
+int64 if 32 bits hold them, as where a model counts tokens, and places of extremes if float32 holds what is compared: how
+large operands may be for that is derived from the graph (:mod:`taso_py.engines.magnitudes`).
 
 Invariant: a graph that passes is computed in the types that it states, if no int64 operand exceeds
 :func:`most_given` (:func:`check_range`).
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.guard import ArgumentError
-from taso_py.engines.magnitudes import LEAST, MOST, PLACES, WHOLE, aten_name, largest_value, numbers_in
+from taso_py.engines.magnitudes import LEAST, MOST, PLACES, RUNNING_SUM, WHOLE, aten_name, is_held, numbers_in
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Input, Weight
@@ -76,9 +76,9 @@ def other_precision(graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
 
 
 def most_given(graph: Graph, weights: Mapping[str, Tensor]) -> int | None:
-    """Return the largest magnitude of int64 operands for which 32 bits hold all results; None if there is none."""
+    """Return the largest magnitude of int64 operands for which all results are those of int64; None if there is none."""
     sizes = {key: _magnitude(weights[key]) for node in graph.nodes if (key := _whole_weight(node)) is not None}
-    return next((most for most in _MAGNITUDES if largest_value(graph, sizes, most) <= MOST), None)
+    return next((most for most in _MAGNITUDES if is_held(graph, sizes, most)), None)
 
 
 def check_range(name: str, tensor: Tensor, most: int | None) -> None:
@@ -121,7 +121,7 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
             what = getattr(node.op, "target", node.op.name)
             yield f"OpenVINO computes {what} of {dtype} with a different overflow"
     if most_given(graph, weights) is None:
-        yield "OpenVINO computes sums and products of i64 in 32 bits, which might not hold them"
+        yield "OpenVINO computes i64 in 32 bits and compares integers in f32, which might not hold them"
 
 
 def _integers(node: Node) -> Iterator[float]:
@@ -143,7 +143,9 @@ def _is_exact(node: Node, dtype: DType) -> bool:
     if isinstance(op, Opaque):
         name = aten_name(op)
         if name in PLACES:
-            return node.inputs[0].type.dtype not in WHOLE
+            return True  # what is compared is looked at
+        if name == RUNNING_SUM:
+            return dtype in (DType.I32, DType.I64) and node.inputs[0].type.dtype in (DType.BOOL, *WHOLE)
         return name in _MOVING_ATEN or (name in ("_to_copy", "to") and _is_cast_exact(node, dtype))
     if isinstance(op, Add | Sub | Mul):
         return dtype in (DType.I32, DType.I64)

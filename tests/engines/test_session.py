@@ -109,10 +109,11 @@ OTHER_PRECISION: dict[str, tuple[Callable[..., Any], Tensor, str]] = {
     "products of int64": (
         lambda a: a * a * a,
         torch.arange(9),
-        "products of i64 in 32 bits, which might not hold them",
+        "i64 in 32 bits and compares integers in f32, which might not hold them",
     ),
     "to an integer": (lambda a: a.long(), X, "of i64 with a different overflow"),
     "of integers": (lambda a: a.amax(), torch.arange(9, dtype=torch.int32), "of i32 with a different overflow"),
+    "places of integers": (lambda a: a.argmax(), torch.arange(9, dtype=torch.int32), "might not hold them"),
     "a weight": (lambda a: torch.where(a, torch.tensor([2**40, 1]), 0), X[0, :2] > 0, "has larger ones"),
     "a number": (lambda a: torch.where(a, 2**40, 1), X > 0, "1099511627776 is larger"),
 }
@@ -140,6 +141,10 @@ COUNTING: dict[str, tuple[Callable[..., Any], int]] = {
     "counted from": (lambda a: (a - torch.arange(7, 7 + len(a))) * 3, 2**24),
     "in rows": (lambda a: a * 100 + a.unsqueeze(1), 2**24),
     "squared": (lambda a: a * a.flip(0), 2**15),
+    "added up": (lambda a: a.cumsum(0), 2**24),
+    "where they are not 1, counted": (lambda a: torch.cumsum((a != 1).int(), 0).type_as(a) + 2, 2**31 - 1),
+    "the place of the largest": (lambda a: a.int().argmax(), 2**24),
+    "the first place of a positive one": (lambda a: (a > 0).int().argmax(), 2**31 - 1),
 }
 """Functions of int64, and the largest numbers that OpenVINO takes for each."""
 

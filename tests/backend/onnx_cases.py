@@ -248,6 +248,18 @@ def _reductions() -> list[Call]:
     ]
 
 
+def _attention() -> list[Call]:
+    q, k, shared = floats(2, 4, 5, 8), floats(2, 1, 5, 8, seed=1), floats(1, 1, 7, 8, seed=2)
+    name = "scaled_dot_product_attention.default"
+    return [
+        call(name, q, k, k),
+        call(name, q, shared, shared, scale=0.3),
+        call(name, q, k, k, None, 0.0, True),
+        call(name, q, shared, shared, floats(5, 7, seed=3)),
+        call(name, q, shared, shared, booleans(2, 1, 5, 7)),
+    ]
+
+
 def _movement() -> list[Call]:
     x = floats(2, 3, 4)
     return [
@@ -441,6 +453,7 @@ CASES = [
     *_arithmetic(),
     *_comparisons(),
     *_reductions(),
+    *_attention(),
     *_movement(),
     *_indexing(),
     *_pools(),

@@ -92,26 +92,38 @@ def _softmax(w: Writer, op: Softmax, node: Node, operands: Sequence[OnnxValue]) 
 
 
 def _attention(w: Writer, op: Attention, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return attended(w, op, node.inputs, operands)
+
+
+def attended(w: Writer, op: Attention, inputs: Sequence[Value], operands: Sequence[OnnxValue]) -> OnnxValue:
+    """Return attention; leading axes of its operands may be broadcast.
+
+    Args:
+        w: the writer.
+        op: says how to scale, and whether it is causal.
+        inputs: query, key, value and, if any, the mask.
+        operands: their values in the model.
+    """
     q, k, v = operands[:3]
-    type_ = node.inputs[0].type
+    type_ = inputs[0].type
     dtype, rank = type_.dtype, type_.rank
     scale = 1 / math.sqrt(as_number(type_.dims[-1])) if op.scale is None else as_float(op.scale)
     keys = w.op("Transpose", k, perm=[*range(rank - 2), rank - 1, rank - 2])
     scores = w.op("MatMul", w.op("Mul", q, w.number(scale, dtype)), keys)
     seen: OnnxValue | None = None
     if op.causal:
-        scores = w.op("Add", scores, _causal_mask(w, node, dtype))
+        scores = w.op("Add", scores, _causal_mask(w, inputs, dtype))
     elif len(operands) == 4:
-        given = node.inputs[3]
+        given = inputs[3]
         mask, seen = w.once(("mask", given, dtype), lambda: _mask(w, given, operands[3], dtype))
         scores = w.op("Add", scores, mask)
     result = w.op("MatMul", w.op("Softmax", scores, axis=-1), v)
     return result if seen is None else w.op("Mul", result, seen)
 
 
-def _causal_mask(w: Writer, node: Node, dtype: DType) -> OnnxValue:
-    """Return the additive mask that hides the keys after each row."""
-    rows, keys = (value.type.dims[-2] for value in node.inputs[:2])
+def _causal_mask(w: Writer, inputs: Sequence[Value], dtype: DType) -> OnnxValue:
+    """Return the additive mask that hides the keys after each row, given query and key."""
+    rows, keys = (value.type.dims[-2] for value in inputs[:2])
     if isinstance(rows, int) and isinstance(keys, int):
         mask = torch.full((rows, keys), -math.inf, device="cpu").triu(1)
         return _constant(w, "causal", mask, dtype)

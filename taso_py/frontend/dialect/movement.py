@@ -164,8 +164,10 @@ def _unbind(call: AtenCall) -> Result:
 
 
 def _cat(call: AtenCall) -> Result:
-    operands = call.values("tensors")
-    return apply(Concat(call.axis("dim", operands[0])), *operands)
+    """Import a concatenation; operands that add nothing are left out, also those of one axis that PyTorch skips."""
+    operands, axis = call.values("tensors"), negative(call["dim"], call.types[0].rank)
+    adding = [x for x in operands if x.type.dims != (0,) and x.type.dims[axis] != 0] or operands
+    return apply(Concat(axis), *adding) if len(adding) > 1 else apply(Contiguous(), adding[0])
 
 
 def _stack(call: AtenCall) -> Result:

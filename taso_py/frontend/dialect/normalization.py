@@ -13,9 +13,10 @@ from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.frontend.dialect.creation import filled
 from taso_py.ir.node import Value
+from taso_py.ir.size import Dim
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import Cast
-from taso_py.ops.movement import Contiguous
+from taso_py.ops.movement import Contiguous, Expand, Reshape
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 
 
@@ -74,12 +75,28 @@ def _softmax(call: AtenCall) -> Result:
 
 
 def attention(call: AtenCall) -> Value:
-    """Import attention with the mask that the call has."""
+    """Import attention with the mask that the call has; heads of keys and values that queries share are repeated."""
     q, k, v = (call.value(name) for name in ("query", "key", "value"))
-    call.require(call["dropout_p"] == 0 and not call["enable_gqa"])
+    call.require(call["dropout_p"] == 0)
+    if call["enable_gqa"]:
+        # Kernels of GPUs share heads without copies, which this would make; that of the CPU makes them itself.
+        call.require(q.type.rank > 2 and call.layouts[q].device.type == "cpu")
+        k, v = (_with_heads(call, value, q.type.dims[-3]) for value in (k, v))
     scale = call["scale"]
     op = Attention(None if scale is None else float(scale), bool(call["is_causal"]))
     return apply(op, q, k, v, *call.optional("attn_mask"))
+
+
+def _with_heads(call: AtenCall, value: Value, heads: Dim) -> Value:
+    """Return keys or values with as many heads as queries have, each repeated for the heads that share it."""
+    *batch, shared, rows, width = value.type.dims
+    if shared == heads:
+        return value
+    call.require(isinstance(heads, int) and isinstance(shared, int) and heads % shared == 0)
+    times = heads // shared
+    apart = apply(Reshape((*batch, shared, 1, rows, width)), value)
+    repeated = apply(Expand((*batch, shared, times, rows, width)), apart)
+    return apply(Reshape((*batch, heads, rows, width)), repeated)
 
 
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from taso_py.backend.onnx.aten import creation, elementwise, image, indexing, movement, recurrent, reduction
+from taso_py.backend.onnx.aten import attention, creation, elementwise, image, indexing, movement, recurrent, reduction
 from taso_py.backend.onnx.row import OpaqueRow
 
 ATEN: Mapping[str, OpaqueRow] = {
@@ -15,5 +15,6 @@ ATEN: Mapping[str, OpaqueRow] = {
     **creation.ROWS,
     **image.ROWS,
     **recurrent.ROWS,
+    **attention.ROWS,
 }
 """All rows, by the name of the overload."""

@@ -1,4 +1,6 @@
-"""Limits on how large the integers of a graph can become, for engines that compute int64 in 32 bits and compare in float32.
+"""Limits on how large the integers of a graph can become.
+
+They are for engines that compute int64 in 32 bits and compare integers in float32.
 
 In loops the limits of what is carried on are a fixed point, or those of a counter: an integer that grows by a constant
 while it is less than a bound, or shrinks while it is more.

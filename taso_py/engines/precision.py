@@ -2,8 +2,8 @@
 
 It computes float64 in float32 and int64 in int32, and sums and products of short integers saturate where PyTorch's wrap
 around. It compares integers in float32. Operators that only move such values are exact. So are sums and products of
-int64 if 32 bits hold them, as where a model counts tokens, and places of extremes if float32 holds what is compared: how
-large operands may be for that is derived from the graph (:mod:`taso_py.engines.magnitudes`).
+int64 if 32 bits hold them, as where a model counts tokens, and places of extremes if float32 holds what is compared.
+How large operands may be for that is derived from the graph (:mod:`taso_py.engines.magnitudes`).
 
 Invariant: a graph that passes is computed in the types that it states, if no int64 operand exceeds
 :func:`most_given` (:func:`check_range`).
@@ -76,7 +76,7 @@ def other_precision(graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
 
 
 def most_given(graph: Graph, weights: Mapping[str, Tensor]) -> int | None:
-    """Return the largest magnitude of int64 operands for which all results are those of int64; None if there is none."""
+    """Return the largest magnitude of int64 operands for which all results are exact; None if there is none."""
     sizes = {key: _magnitude(weights[key]) for node in graph.nodes if (key := _whole_weight(node)) is not None}
     return next((most for most in _MAGNITUDES if is_held(graph, sizes, most)), None)
 

@@ -14,18 +14,34 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Set
 from functools import cache
 from typing import Any
 
+import torch
 import torch._export.utils
 import torch.export.exported_program
 from torch import fx
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
+from taso_py.backend.schema import overload_named
+
 _utils: Any = torch._export.utils
 _programs: Any = torch.export.exported_program
 _IS_KNOWN = hasattr(_programs, "_collect_all_valid_cia_ops") and hasattr(_utils, "_is_preservable_cia_op")
 """True if this PyTorch has the private functions that collect composite operators, which this module replaces."""
-_called_composites: set[OpOverload] = set()
-"""Composite operators that were called during the decomposition of others."""
+_USUALLY_CALLED = (
+    "where.ScalarOther",
+    "where.ScalarSelf",
+    "_debug_has_internal_overlap.default",
+    "matmul.default",
+    "_scaled_dot_product_attention_math.default",
+)
+"""Composite operators that the decomposition of others calls in common models, as seen in PyTorch 2.13."""
+_called_composites: set[OpOverload] = {
+    operator
+    for name in _USUALLY_CALLED
+    if hasattr(torch.ops.aten, name.split(".")[0])
+    and isinstance(operator := overload_named(f"aten.{name}"), OpOverload)
+}
+"""Composite operators that may be called during the decomposition of others; those that were are added."""
 
 
 def decompose(exported: ExportedProgram, table: Mapping[Any, Any]) -> ExportedProgram:

@@ -16,6 +16,7 @@ from taso_py.frontend import decompose as taking_apart
 from taso_py.frontend.decompose import decompose
 
 EINSUM = torch.ops.aten.einsum.default
+USUAL = frozenset(taking_apart._called_composites)
 TABLE: dict[Any, Any] = {EINSUM: torch.export.default_decompositions()[EINSUM]}
 
 
@@ -73,6 +74,25 @@ def test_operators_that_nobody_expected_are_seen_as_they_are_called(
     monkeypatch.setattr(taking_apart, "_called_composites", set())
     monkeypatch.setattr(taking_apart, "_record_called", lambda _: False)
     assert "aten.linear" not in _here(exported)
+
+
+def test_programs_of_common_models_are_taken_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[ExportedProgram] = []
+    run = ExportedProgram.run_decompositions
+
+    def counted(program: ExportedProgram, table: Any) -> ExportedProgram:
+        runs.append(program)
+        return run(program, table)
+
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", counted)
+    program = torch.export.export(nn.Sequential(nn.Linear(3, 4), nn.Hardswish(inplace=True)), (torch.ones(1, 3),))
+    monkeypatch.setattr(taking_apart, "_called_composites", set(USUAL))
+    _here(program)
+    assert len(runs) == 1
+    # The control: where none is expected, another run finds those that are called.
+    monkeypatch.setattr(taking_apart, "_called_composites", set())
+    _here(program)
+    assert len(runs) == 3
 
 
 def test_another_pytorch_takes_programs_apart_by_itself(

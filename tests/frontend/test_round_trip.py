@@ -199,13 +199,6 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "reshape that copies": (lambda s, x: x.transpose(0, 1).reshape(-1) * 2, (randn(3, 4),)),
     "expanded": (lambda s, x: (x.expand(4, 3), x[:, None].expand(3, 2) + 1), (randn(3),)),
     "concatenation": (lambda s, x: (torch.cat([x, x * 2], 1), torch.stack([x, x], -1)), (randn(3, 4),)),
-    "concatenation with nothing": (
-        lambda s, x, none: (
-            *(torch.cat([x, x[:, 4:], x[:, 1:]], -1), torch.cat([x[:0], x]), torch.cat([x.T, x.T[:0]])),
-            *(torch.cat([none, x], 1), torch.cat([none, x[:, :2]], -2), torch.cat([x]), torch.cat([x[:0], x[:0]])),
-        ),
-        (randn(3, 4), torch.tensor([])),
-    ),
     "padding": (lambda s, x: (F.pad(x, (1, 2)), F.pad(x, (-1, 2, 0, -1), value=3.0), F.pad(x, (-1, -1))), (IMAGE,)),
     "pooling": (
         lambda s, x: (
@@ -233,15 +226,6 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             F.scaled_dot_product_attention(q, q, q, mask),
         ),
         (randn(2, 4, 5, 8), randn(5, 5)),
-    ),
-    "attention with shared keys and values": (
-        lambda s, q, k, mask: (
-            F.scaled_dot_product_attention(q, k, k * 2, enable_gqa=True),
-            F.scaled_dot_product_attention(q, k, k, is_causal=True, scale=0.3, enable_gqa=True),
-            F.scaled_dot_product_attention(q, k, k, mask, enable_gqa=True),
-            F.scaled_dot_product_attention(q, q, q, enable_gqa=True),
-        ),
-        (randn(2, 4, 5, 8), randn(2, 2, 5, 8), randn(5, 5)),
     ),
     "lookups": (
         lambda s, t, i: (

@@ -29,6 +29,7 @@ from torch.utils import _pytree as pytree
 from fuzz.bodies import random_steps, with_rewritten_bodies
 from fuzz.draft import Case
 from fuzz.kinds import CONTROL, THREADS
+from fuzz.nudging import nudged_graph
 from fuzz.prices import InventedCost
 from fuzz.writing import NAMESPACE
 from taso_py.backend import NO_PLAN, Program, build, fold, poison, retype
@@ -60,11 +61,11 @@ from taso_py.search.state import SearchState
 MOST_STEPS = 8
 """Most rules that are applied to a model."""
 NUDGE = 1e-12
-"""Relative change of inputs with which the sensitivity of results in double precision is measured."""
+"""Relative change of inputs and operands with which the sensitivity of results in double precision is measured."""
 EXACTLY = 1e-9
 """Greatest difference of a rewritten model in double precision, relative to its largest result."""
 SENSITIVE = 100.0
-"""Greatest difference from the original, relative to the change that nudged inputs cause."""
+"""Greatest difference from the original, relative to the change that nudging causes."""
 OPEN_ONE_IN = 3
 """One in this many models has its sizes left open."""
 GROWTH = 4.0
@@ -294,12 +295,14 @@ class _Check:
             self._expect(where, "" if is_alike else "exact rules change the results")
         if self.case.is_smooth:
             try:
-                before, after = (build(retype(p)) for p in (self.program, program))
+                exact, rewritten = retype(self.program), retype(program)
             except TensorError:  # an operator that reads the bits of its operand has no form in double precision
                 return
+            moving = replace(exact, graph=nudged_graph(exact.graph, NUDGE, self.seed))
+            before, after, beside = map(build, (exact, rewritten, moving))
             inputs = [to_float64(leaf) for leaf in self.args]
             truth, found = self._outputs(before, inputs), self._outputs(after, inputs)
-            nudged = self._outputs(before, [_nudged(leaf, NUDGE) for leaf in inputs])
+            nudged = self._outputs(beside, [_nudged(leaf, NUDGE) for leaf in inputs])
             for place, results in enumerate(zip(truth, found, nudged, strict=True)):
                 self._expect(f"{where}, result {place}", _too_far(*results))
 
@@ -401,13 +404,16 @@ def _covers_effects(some: _Effects, others: _Effects) -> bool:
 
 
 def _too_far(truth: Tensor, found: Tensor, nudged: Tensor) -> str:
-    """Return why a result in double precision differs from the original's; empty if it does not."""
+    """Return why a result in double precision differs from the original's; empty if it does not.
+
+    Elements at which the nudged one has no number, as a root of what cancels, are not compared.
+    """
     if found.shape != truth.shape or found.dtype != truth.dtype:
         return f"{found.dtype} {list(found.shape)}, was {truth.dtype} {list(truth.shape)}"
     if truth.is_complex():
         truth, found, nudged = (torch.view_as_real(x.resolve_conj()) for x in (truth, found, nudged))
     truth, found, nudged = truth.double(), found.double(), nudged.double()
-    finite = truth.isfinite()
+    finite = truth.isfinite() & nudged.isfinite()
     if not bool(finite.any()):
         return ""
     scale, error, moved = (float(x[finite].abs().max()) for x in (truth, found - truth, nudged - truth))

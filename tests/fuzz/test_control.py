@@ -10,13 +10,16 @@ import pytest
 import torch
 from torch._higher_order_ops import scan
 
-from fuzz import control
+from fuzz import check, control
 from fuzz.campaign import run_batch
 from fuzz.check import Checker, DiscrepancyError, _negated
 from fuzz.draft import Case
 from fuzz.kinds import CONTROL
+from fuzz.nudging import nudged_graph
+from taso_py.backend.run import run_graph
 from taso_py.frontend import importer
 from taso_py.frontend.higher_order import nested_call
+from taso_py.ops.table import parse_graph
 from taso_py.rules.text import read_rules
 
 TEXT = """
@@ -88,6 +91,65 @@ def test_a_false_rule_in_a_body_is_found() -> None:
             found.append(str(error))
     assert found
     assert all(problem.startswith(f"rewritten by {false.id}") for problem in found)
+
+
+CANCELLING = """
+import torch
+import fuzz.control
+
+def model():
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            def cancelled(a, b):
+                t = (a.relu() + a * 0.3) + a.tanh()
+                return ROOT((t - t) * 1000)
+            return fuzz.control.branch(x.sum() > 0, cancelled, lambda a, b: b * 2, x, x)
+    return Model().eval(), (torch.linspace(-2, 3, 12).view(3, 4),)
+"""
+IN_ANOTHER_ORDER = """
+rule x: float[..B], y: float[..B], z: float[..B]
+  source t = add(add(x, y), z); sub(t, t)
+  target sub(add(x, add(y, SCALED)), add(add(x, y), z))
+  numerics REORDER
+"""
+
+
+def _rewritten(scaled: str, root: str = "") -> tuple[set[str], str]:
+    """The rules that were applied to what cancels, and what is wrong with the result."""
+    case = replace(CASE, text=CANCELLING.replace("ROOT", root))
+    rules = read_rules(IN_ANOTHER_ORDER.replace("SCALED", scaled))
+    applied = set[str]()
+    for seed in range(9):  # each applies it or not
+        try:
+            applied.update(Checker(rules).check(case, seed).rules)
+        except DiscrepancyError as error:
+            return applied, str(error)
+    return applied, ""
+
+
+def test_what_cancels_may_be_off_by_roundings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for root in ("", "torch.sqrt"):
+        applied, problem = _rewritten("z", root)
+        assert applied
+        assert problem == ""
+    monkeypatch.setattr(check, "nudged_graph", lambda graph, share, seed: graph)
+    _, problem = _rewritten("z")
+    assert "largest 0.0e+00" in problem
+
+
+def test_what_cancels_may_not_be_off_by_more() -> None:
+    _, problem = _rewritten("mul(z, constant{value=1.0000001, dtype=float})")
+    assert problem.startswith("rewritten by ")
+
+
+def test_operands_are_nudged_wherever_they_are_read() -> None:
+    text = "graph(x: f64[2,3]) { t = relu(x) return sub(t, t), permute(t){order=[-1,-2]} }"
+    graph = parse_graph(text)
+    (x,) = (torch.linspace(-2, 3, 6, dtype=torch.float64).view(2, 3),)
+    still, moved = run_graph(graph, [x]), run_graph(nudged_graph(graph, 1e-3, 0), [x])
+    assert not still[0].any()
+    assert 0 < float(moved[0].abs().max()) < 2e-3 * 3
+    assert 0 < float((moved[1] - still[1]).abs().max()) < 1e-3 * 3
 
 
 def test_negated_arguments_lie_as_the_others_do() -> None:

@@ -34,7 +34,6 @@ from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator, Weight
-from taso_py.ops.nested import with_pure_control_flow
 
 aten = torch.ops.aten
 
@@ -92,7 +91,8 @@ def build_around(program: Program, computes: nn.Module, late: Graph | None = Non
         ContractError: an output is a view of an argument that other calls may give in another memory layout, or
             ``late`` makes something else than what is written.
     """
-    graph = with_pure_control_flow(program.graph)
+    division = divided(program.graph, whole=True)
+    graph = division.graph
     if outputs_of_repeated_arguments(program):
         raise ContractError("it returns a view of an argument whose elements share memory")
     if not all(map(is_write, graph.effects)):
@@ -101,7 +101,7 @@ def build_around(program: Program, computes: nn.Module, late: Graph | None = Non
     root, places = assemble(state, program.weights, program.parameters)
     root.add_module(COMPUTES, computes)
     writer = _Writer(program, NO_PLAN, root, places=places)
-    writer.write_around(graph, divided(graph, whole=True).late if late is None else late)
+    writer.write_around(graph, division.late if late is None else late)
     write_in_place(writer.graph)
     module = FrozenModule(root, writer.graph, "Optimized")
     module.meta[PACKED_BYTES] = 0

@@ -22,6 +22,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ir.operator import Constant, Input, Ref
 from taso_py.ops.movement import Reshape, Slice
+from taso_py.ops.nested import with_pure_control_flow
 from taso_py.ops.opaque import Opaque
 
 _PART = frozenset({"aten.select_scatter.default", "aten.slice_scatter.default"})
@@ -38,11 +39,23 @@ class Division:
     """A graph whose effects are writes, divided."""
 
     graph: Graph
-    writes: Sequence[tuple[Value, ...]]
-    """The values that are written to, each with its new content, in the order of
-    :func:`~taso_py.backend.writes.ordered_writes`."""
-    given: Sequence[Value]
-    """The values that the engine returns for the writes."""
+    is_whole: bool = False
+    """True if the engine returns whole contents, which files of earlier releases do."""
+
+    @cached_property
+    def writes(self) -> Sequence[tuple[Value, ...]]:
+        """The values that are written to, each with its new content.
+
+        Their order is that of :func:`~taso_py.backend.writes.ordered_writes`.
+        """
+        return [write.inputs for write in ordered_writes(self.graph)]
+
+    @cached_property
+    def given(self) -> Sequence[Value]:
+        """The values that the engine returns for the writes."""
+        if self.is_whole:
+            return [content for _, content in self.writes]
+        return list(dict.fromkeys(value for leaf, content in self.writes for value in _made_of(leaf, content)))
 
     @cached_property
     def state(self) -> Mapping[Node, Node]:
@@ -68,17 +81,13 @@ class Division:
 
 
 def divided(graph: Graph, *, whole: bool = False) -> Division:
-    """Return a graph divided.
+    """Return a graph divided; its control flow is pure where all that it does is to compute its results.
 
     Args:
-        graph: a graph whose effects are writes.
-        whole: true to have the engine return whole contents, which files of earlier releases do.
+        graph: a graph whose effects are writes and such control flow. Others stay effects of the result's graph.
+        whole: true to have the engine return whole contents.
     """
-    writes = [write.inputs for write in ordered_writes(graph)]
-    if whole:
-        return Division(graph, writes, [content for _, content in writes])
-    given = [value for leaf, content in writes for value in _made_of(leaf, content)]
-    return Division(graph, writes, list(dict.fromkeys(given)))
+    return Division(with_pure_control_flow(graph), is_whole=whole)
 
 
 def written_before(graph: Graph) -> Graph:

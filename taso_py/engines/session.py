@@ -34,7 +34,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.text import print_graph
 from taso_py.kernels.layout import is_weight
-from taso_py.ops.nested import graphs_in, with_pure_control_flow
+from taso_py.ops.nested import graphs_in
 from taso_py.ops.table import parse_graph
 
 EXTRA = "pip install 'taso-py[engines]'"
@@ -185,7 +185,7 @@ class SessionEngine(Engine):
         from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
 
         self._check_effects(graph)
-        division = divided(with_pure_control_flow(graph))
+        division = divided(graph)
         late = division.late if division.graph.effects else None
         count, graph = len(graph.outputs), division.pure
         outputs = [f"output_{place}" for place in range(count)]
@@ -214,7 +214,7 @@ class SessionEngine(Engine):
 
     def saved_model(self, program: Program, path: Path) -> OnnxModel:
         """Return the engine's file of a saved result as a model, given the program that it computes."""
-        writes, division = path.with_name(WRITES), divided(with_pure_control_flow(program.graph))
+        writes, division = path.with_name(WRITES), divided(program.graph)
         late = parse_graph(writes.read_text()) if division.graph.effects and writes.is_file() else None
         most = self.most_given(division, program.weights)
         return OnnxModel(path, input_names(Graph(division.inputs, ())), late, most)

@@ -5,13 +5,16 @@ around. It compares integers in float32. Operators that only move such values ar
 int64 if 32 bits hold them, as where a model counts tokens, and places of extremes if float32 holds what is compared.
 How large operands may be for that is derived from the graph (:mod:`taso_py.engines.magnitudes`).
 
+It computes float16 in float32, which loses nothing but where a cast to float16 is there to round: what is cast there
+and back again would stay as it was.
+
 Invariant: a graph that passes is computed in the types that it states, if no int64 operand exceeds
 :func:`most_given` (:func:`check_range`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -19,12 +22,13 @@ from torch import Tensor
 from taso_py.backend.guard import ArgumentError
 from taso_py.engines.magnitudes import LEAST, MOST, PLACES, RUNNING_SUM, WHOLE, aten_name, is_held, numbers_in
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
+from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.ir.size import Poly
+from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import Add, Cast, Mul, Sub
-from taso_py.ops.nested import graphs_in, is_control_flow
+from taso_py.ops.nested import ControlFlow, graphs_in, is_control_flow
 from taso_py.ops.opaque import Opaque
 
 _MAGNITUDES = (MOST, 2**30, 2**24, 2**15)
@@ -68,6 +72,10 @@ _MOVING_ATEN = frozenset(
     ]
 )
 """ATen operators whose integer results are elements of their operands, or constants in the graph."""
+_CASTING_ATEN = frozenset({"_to_copy", "to"})
+"""ATen operators that may cast."""
+_CARRYING = ("higher_order.while_loop", "higher_order.scan")
+"""Control flow that calls its bodies with what they have returned."""
 
 
 def other_precision(graph: Graph, weights: Mapping[str, Tensor]) -> str | None:
@@ -120,6 +128,8 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
         if dtype is not None and not _is_exact(node, dtype):
             what = getattr(node.op, "target", node.op.name)
             yield f"OpenVINO computes {what} of {dtype} with a different overflow"
+    if _rounded(graph)[1]:
+        yield "OpenVINO computes f16 in f32, where a cast to f16 and back does not round"
     if most_given(graph, weights) is None:
         yield "OpenVINO computes i64 in 32 bits and compares integers in f32, which might not hold them"
 
@@ -146,7 +156,7 @@ def _is_exact(node: Node, dtype: DType) -> bool:
             return True  # what is compared is looked at
         if name == RUNNING_SUM:
             return dtype in (DType.I32, DType.I64) and node.inputs[0].type.dtype in (DType.BOOL, *WHOLE)
-        return name in _MOVING_ATEN or (name in ("_to_copy", "to") and _is_cast_exact(node, dtype))
+        return name in _MOVING_ATEN or (name in _CASTING_ATEN and _is_cast_exact(node, dtype))
     if isinstance(op, Add | Sub | Mul):
         return dtype in (DType.I32, DType.I64)
     is_moved = op.is_movement or isinstance(op, Input | Weight | Constant)
@@ -157,3 +167,60 @@ def _is_cast_exact(node: Node, dtype: DType) -> bool:
     """Return whether the result's type holds all values of the operand's."""
     given = node.inputs[0].type.dtype
     return given is dtype or given is DType.BOOL or (given in WHOLE and dtype in (DType.I32, DType.I64))
+
+
+def _rounded(graph: Graph, given: Collection[Value] = ()) -> tuple[set[Value], bool]:
+    """Return the values of f16 that a cast has rounded, and whether one of them is cast to another type.
+
+    Args:
+        graph: the graph.
+        given: its inputs that are so rounded.
+    """
+    found, is_cast = set(given), False
+    for node in graph.nodes:
+        reads = not found.isdisjoint(node.inputs)
+        flow = ControlFlow.of(node)
+        if flow is not None:
+            returns, inside = _rounded_by(flow, reads=reads)
+            is_cast |= inside
+            found.update(_halves(node.outputs) if returns else ())
+        elif _casts(node):
+            is_cast |= reads and not _halves(node.outputs)
+            found.update(_halves(node.outputs))
+        elif reads and _selects(node):
+            found.update(_halves(node.outputs))
+    return found, is_cast
+
+
+def _rounded_by(flow: ControlFlow, *, reads: bool) -> tuple[bool, bool]:
+    """Return whether control flow may return values of f16 that a cast has rounded, and whether it casts such.
+
+    Args:
+        flow: the control flow.
+        reads: whether it is given such values; if one is, any of them may be.
+    """
+    returns, is_cast = False, False
+    for is_again in (False, True):
+        if is_again and (reads or not returns or flow.op.target not in _CARRYING):
+            break
+        for body in flow.bodies:
+            inputs = [node.value for node in body.graph.inputs] if reads or is_again else []
+            found, inside = _rounded(body.graph, _halves(inputs))
+            returns |= not found.isdisjoint(body.graph.outputs)
+            is_cast |= inside
+    return returns, is_cast
+
+
+def _halves(values: Collection[Value]) -> set[Value]:
+    return {value for value in values if value.type.dtype is DType.F16}
+
+
+def _casts(node: Node) -> bool:
+    """Return whether a node changes the type of its operand."""
+    is_cast = aten_name(node.op) in _CASTING_ATEN if isinstance(node.op, Opaque) else isinstance(node.op, Cast)
+    return is_cast and node.inputs[0].type.dtype is not node.types[0].dtype
+
+
+def _selects(node: Node) -> bool:
+    """Return whether all results of a node are elements of its operands, or fixed numbers."""
+    return aten_name(node.op) in _MOVING_ATEN if isinstance(node.op, Opaque) else node.op.rounding is Rounding.NEVER

@@ -137,9 +137,7 @@ class Checker:
         module, args = case.make()
         with torch.no_grad(), random_state_kept():
             try:
-                # Bodies take no open sizes.
-                is_open = seed % OPEN_ONE_IN == 0 and CONTROL not in case.kinds
-                opened = _export_with_open_sizes(module, args) if is_open else None
+                opened = _export_with_open_sizes(module, args) if seed % OPEN_ONE_IN == 0 else None
                 program = import_module(module, args) if opened is None else import_program(opened, args)
                 original = module if opened is None else opened.module()
                 return _Check(case, program, args, seed=seed, engines=self._engines).run(

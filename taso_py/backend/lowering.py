@@ -21,6 +21,7 @@ from torch.fx.node import map_aggregate
 
 from taso_py.backend.elementwise import ELEMENTWISE, Caller, Lowering
 from taso_py.backend.schema import overload_named, returns_nothing, returns_one_tensor
+from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import Storages
 from taso_py.backend.tensors import TORCH_DTYPES, decode
 from taso_py.ir.errors import InvariantError
@@ -329,15 +330,17 @@ def nested_module(text: str, device: torch.device, *, is_apart: bool) -> fx.Grap
         is_apart: whether results are copied that would share memory with an argument or with an earlier result.
     """
     nested, module = Nested.parse(text), fx.Graph()
-    root, values = fx.GraphModule({}, module), dict[Value, Any]()
+    root, size = fx.GraphModule({}, module), SizeWriter(module)
 
-    def call(target: Any, *arguments: Any, **keywords: Any) -> fx.Node:
+    def written(target: Any, *arguments: Any, **keywords: Any) -> fx.Node:
         return module.call_function(target, *register_modules(root, (arguments, keywords), module))
 
+    call = resolving(written, size)
+    given = {node: module.placeholder(node.op.key) for node in nested.graph.inputs if isinstance(node.op, Input)}
+    values: dict[Value, Any] = {node.value: placeholder for node, placeholder in given.items()}
+    size.show(nested.graph, given)
     for node in nested.graph.nodes:
-        if isinstance(node.op, Input):
-            values[node.value] = module.placeholder(node.op.key)
-        elif not isinstance(node.op, Constant):
+        if not isinstance(node.op, Input | Constant):
             results = lower(call, node, [values.get(value) for value in node.inputs], device)
             values.update(zip(node.outputs, results, strict=True))
     for value in nested.graph.outputs:

@@ -1,25 +1,27 @@
 """Open sizes at run time: the arguments' dimensions that determine them, and computations with them.
 
 Invariant: a built module computes every open size from its arguments once, before anything else, and refuses arguments
-whose sizes do not agree with each other or are out of range.
+whose sizes do not agree with each other or are out of range. Bodies of control flow compute those that they need from
+their operands.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import fx
 
+from taso_py.backend.elementwise import Caller
 from taso_py.backend.guard import check_equal, check_range
-from taso_py.backend.lowering import Caller
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
-from taso_py.ir.operator import Input
+from taso_py.ir.operator import AttributeValue, Input
 from taso_py.ir.size import Dim, FloorDiv, Open, Poly, open_size, open_sizes, substitute_open, terms
+from taso_py.ir.types import TensorType
 
 _sym_size = torch.ops.aten.sym_size.int
 
@@ -50,6 +52,22 @@ def size_places(graph: Graph) -> tuple[SizePlace, ...]:
     return tuple(found.values())
 
 
+def hidden_sizes(graph: Graph) -> set[Open]:
+    """Return the open sizes in a graph that no input of it determines."""
+    types = [type_ for node in graph.nodes for type_ in node.types]
+    attributes = [getattr(node.op, field.name) for node in graph.nodes for field in fields(node.op)]
+    return set(_sizes_in((*types, *attributes))) - {place.size for place in size_places(graph)}
+
+
+def _sizes_in(value: AttributeValue) -> frozenset[Open]:
+    """Return the open sizes in a value of an operator's attribute, graphs that it takes left out."""
+    if isinstance(value, TensorType):
+        return _sizes_in(value.dims)
+    if isinstance(value, tuple):
+        return frozenset[Open]().union(*map(_sizes_in, value))
+    return open_sizes(value) if isinstance(value, Poly) else frozenset()
+
+
 def _with_sizes(argument: Any, number: Callable[[Poly], Any]) -> Any:
     """Return an argument of a call with symbolic sizes replaced by ``number``."""
     if isinstance(argument, Poly):
@@ -75,16 +93,17 @@ class SizeWriter:
     def __init__(self, graph: fx.Graph) -> None:
         self._graph = graph
         self._written: dict[Dim, Any] = {}
+        self._shown: dict[Open, tuple[SizePlace, fx.Node]] = {}
+
+    def show(self, graph: Graph, placeholders: Mapping[Node, fx.Node]) -> None:
+        """Have the open sizes of a graph's inputs computed from these, where they are needed."""
+        self._shown.update((place.size, (place, placeholders[place.input])) for place in size_places(graph))
 
     def declare(self, graph: Graph, placeholders: Mapping[Node, fx.Node]) -> None:
         """Write the open sizes of a graph's inputs, and the checks that the inputs agree on them."""
-        for place in size_places(graph):
-            shown = self._graph.call_function(_sym_size, (placeholders[place.input], place.axis))
-            value = self._call(operator.sub, shown, self(place.rest)) if place.rest != 0 else shown
-            value = self._call(operator.floordiv, value, place.factor) if place.factor != 1 else value
-            size = place.size
-            self._graph.call_function(check_range, (value, size.name, size.least, size.most))
-            self._written[open_size(size)] = value
+        self.show(graph, placeholders)
+        for size in self._shown:
+            self._graph.call_function(check_range, (self._atom(size), size.name, size.least, size.most))
         for node in graph.inputs:
             assert isinstance(node.op, Input)
             for axis, dim in enumerate(node.types[0].shape):
@@ -112,6 +131,13 @@ class SizeWriter:
     def _atom(self, atom: Any) -> Any:
         if isinstance(atom, FloorDiv):
             return self._call(operator.floordiv, self(atom.numerator), self(atom.denominator))
+        if open_size(atom) not in self._written:
+            place, placeholder = self._shown[atom]
+            shown = self._call(_sym_size, placeholder, place.axis)
+            value = self._call(operator.sub, shown, self(place.rest)) if place.rest != 0 else shown
+            self._written[open_size(atom)] = (
+                self._call(operator.floordiv, value, place.factor) if place.factor != 1 else value
+            )
         return self._written[open_size(atom)]
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> fx.Node:

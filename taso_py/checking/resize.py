@@ -130,7 +130,7 @@ class OpenInputs:
         """Return arguments of the given sizes, with elements drawn from the examples."""
         generator = torch.Generator().manual_seed(seed)
         made = {
-            node.op.key: _drawn(_shape(node.types[0], sizes), example, generator)
+            node.op.key: _drawn(sizes_at(node.types[0], sizes), example, generator)
             for node, example in zip(self.nodes, self.examples, strict=True)
             if isinstance(node.op, Input)
         }
@@ -139,7 +139,8 @@ class OpenInputs:
         return tuple(args), dict(kwargs)
 
 
-def _shape(type_: TensorType, sizes: Mapping[Open, int]) -> list[int]:
+def sizes_at(type_: TensorType, sizes: Mapping[Open, int]) -> list[int]:
+    """Return the shape of a type as integers, given all its open sizes."""
     return [size for dim in type_.dims if isinstance(size := substitute_open(dim, sizes), int)]
 
 

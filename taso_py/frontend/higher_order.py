@@ -14,7 +14,7 @@ import copy
 import json
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,16 +25,20 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend.bits import bits_of
 from taso_py.backend.schema import bind, is_mutable, is_trusted, may_alias, written_arguments
+from taso_py.backend.sizes import hidden_sizes
 from taso_py.backend.tensors import NO_TENSOR, encode
 from taso_py.frontend.dialect.creation import FULL
 from taso_py.frontend.dialect.strides import memory_order
 from taso_py.frontend.opaque import Template
 from taso_py.frontend.sizes import Sizes
 from taso_py.frontend.source import refuse, type_of
+from taso_py.ir.errors import GraphTextError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value, make
-from taso_py.ir.operator import AttributeValue, Ref
-from taso_py.ops.nested import Nested
+from taso_py.ir.operator import AttributeValue, Input, Ref
+from taso_py.ir.size import Open
+from taso_py.ir.types import TensorType
+from taso_py.ops.nested import CONTROL_FLOW, Nested
 from taso_py.ops.opaque import Opaque, View
 
 WRITING: Any = torch.ops.higher_order.auto_functionalized_v2
@@ -231,15 +235,24 @@ _MAY_COPY = frozenset(
 
 
 def nested_call(
-    fx_node: fx.Node, env: Callable[[fx.Node], Any], *, sizes: Sizes, imported: Callable[[fx.GraphModule, str], Graph]
+    fx_node: fx.Node,
+    env: Callable[[fx.Node], Any],
+    *,
+    sizes: Sizes,
+    imported: Callable[[fx.GraphModule, str], Graph],
+    shown: Callable[[Open], Value | None],
 ) -> HigherOrderCall:
     """Import a call of an operator that takes graphs, which become part of the operator.
+
+    Control flow takes tensors only: bodies compute open sizes from their operands, among which are tensors that show
+    those sizes.
 
     Args:
         fx_node: the call.
         env: gives the value of an operand.
         sizes: the open sizes.
         imported: imports a graph for an operator of a name.
+        shown: returns an input that determines an open size.
 
     Raises:
         ImportRefusal: it has no form in the graph.
@@ -248,25 +261,55 @@ def nested_call(
     if not isinstance(called, HigherOrderOperator) or not isinstance(val, list | tuple):
         refuse(fx_node, "cannot be represented in the graph", "write it with tensor operators")
     template, name = Template(fx_node, env), f"higher_order.{called.name()}"
+    attributes = [node for node in fx_node.all_input_nodes if node.op == "get_attr"]
+    bodies = {node: _nested(fx_node, node, lambda module: imported(module, name)) for node in attributes}
+    hidden = set[Open]().union(*(hidden_sizes(body.graph) for body in bodies.values()))
+    leaves = list(dict.fromkeys(value for size in sorted(hidden, key=str) if (value := shown(size)) is not None))
+    if hidden and (name not in CONTROL_FLOW or None in map(shown, hidden)):
+        refuse(fx_node, "reads an open size that none of its operands has", "pass a tensor that has it as a dimension")
 
     def encoded(argument: Any) -> AttributeValue:
         match argument:
-            case fx.Node() if argument.op == "get_attr":
-                return _nested(fx_node, argument, lambda module: imported(module, name)).text
+            case fx.Node() if argument in bodies:
+                return _checked(fx_node, _with_inputs(bodies[argument], [value.type for value in leaves]).text)
             case dict():
                 return f"dict:{_json(fx_node, argument)}"
             case tuple():
-                return ("tuple:", *map(encoded, argument))
+                return ("tuple:", *map(encoded, filter(is_operand, argument)))
             case list():
-                return tuple(map(encoded, argument))
+                return tuple(map(encoded, filter(is_operand, argument)))
             case _:
                 return template(argument)
+
+    def is_operand(argument: Any) -> bool:
+        is_size = isinstance(argument, fx.Node) and isinstance(argument.meta.get("val"), torch.SymInt)
+        return not (is_size and name in CONTROL_FLOW)
 
     results = [item if isinstance(item, Tensor) else None for item in val]
     keywords = tuple((key, encoded(value)) for key, value in fx_node.kwargs.items())
     arguments, types = tuple(map(encoded, fx_node.args)), _types(fx_node, results, sizes)
+    if leaves:
+        *first, last = arguments
+        assert isinstance(last, tuple)  # the operands that every call of a body gets
+        arguments = (*first, (*last, *map(template.refer, leaves)))
     op = Opaque(name, arguments, types, keywords, is_pure=False)
     return HigherOrderCall(op, template.inputs, results)
+
+
+def _with_inputs(nested: Nested, types: Sequence[TensorType]) -> Nested:
+    """Return a graph that an operator takes with further inputs, which it does not read."""
+    places = range(len(nested.graph.inputs), len(nested.graph.inputs) + len(types))
+    added = (make(Input(f"x{place}", type_)) for place, type_ in zip(places, types, strict=True))
+    return replace(nested, graph=replace(nested.graph, inputs=(*nested.graph.inputs, *added)))
+
+
+def _checked(fx_node: fx.Node, text: str) -> str:
+    """Return the text of a graph that an operator takes; refuse sizes that have no text from which they can be read."""
+    try:
+        Nested.parse(text)
+    except GraphTextError as error:
+        refuse(fx_node, f"takes a graph whose sizes cannot be written down: {error}", "export with static sizes")
+    return text
 
 
 def _json(fx_node: fx.Node, argument: Mapping[str, Any]) -> str:

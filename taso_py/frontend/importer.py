@@ -24,7 +24,9 @@ from taso_py.backend.bits import VIEWING, bits_of, memory_of, resolved
 from taso_py.backend.lowering import lower, materialize, variants
 from taso_py.backend.program import Origin
 from taso_py.backend.schema import bind, is_trusted, result_count
+from taso_py.backend.sizes import size_places
 from taso_py.backend.tensors import NO_TENSOR
+from taso_py.backend.writes import is_state
 from taso_py.frontend.assertions import import_number, is_redundant_assertion
 from taso_py.frontend.call import AtenCall, NotInDialectError, Result, apply
 from taso_py.frontend.dialect import DIALECT, NEEDS_ROW
@@ -37,7 +39,7 @@ from taso_py.ir.errors import ShapeError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Input, Ref, Weight
-from taso_py.ir.size import Dim
+from taso_py.ir.size import Dim, Open
 from taso_py.ops.nested import CONTROL_FLOW
 from taso_py.ops.opaque import Opaque
 
@@ -53,6 +55,7 @@ class Importer:
     device: torch.device
     nested_in: str = ""
     """The operator that takes this graph, if one does; but for control flow, all of it stays as it was captured."""
+    inputs: list[Node] = field(default_factory=list[Node])
     env: dict[fx.Node, Any] = field(default_factory=dict[fx.Node, Any])
     """The value of each fx node: a value, a sequence of values for a call with several results, or a size."""
     layouts: dict[Value, Tensor] = field(default_factory=dict[Value, Tensor])
@@ -72,6 +75,8 @@ class Importer:
             is_memory: whether the leaf has the memory of the placeholder; otherwise it has the placeholder's numbers.
         """
         node, value, fake = make(op), make(op).value, fx_node.meta["val"]
+        if isinstance(op, Input):
+            self.inputs.append(node)
         with self._fake():
             self.layouts[value] = memory_of(fake) if is_memory else resolved(fake)
         for is_set, (computing, viewing) in zip(bits_of(fake), VIEWING, strict=True):
@@ -249,7 +254,7 @@ class Importer:
         if fx_node.target is WRITING:
             call = writing_call(fx_node, env, layouts=self.layouts, sizes=sizes)
         else:
-            call = nested_call(fx_node, env, sizes=sizes, imported=self._nested)
+            call = nested_call(fx_node, env, sizes=sizes, imported=self._nested, shown=self._shown)
         for value in call.inputs:
             self._lay_out(value)
         node = self.effect(call.op, [self._in_original_layout(value) for value in call.inputs])
@@ -258,13 +263,10 @@ class Importer:
 
     def _nested(self, module: fx.GraphModule, called: str) -> Graph:
         """Import a graph that an operator takes, call by call."""
-        inner, inputs = Importer(Sizes(self.sizes.mode), self.device, nested_in=called), list[Node]()
+        inner = Importer(self.sizes, self.device, nested_in=called)
         for node in module.graph.nodes:
             if node.op == "placeholder":
-                if not isinstance(node.meta.get("val"), Tensor):
-                    refuse(node, "of a graph inside an operator is not a tensor", "pass tensors only")
-                type_ = type_of(node, node.meta["val"], inner.sizes)
-                inputs.append(inner.leaf(node, Input(f"x{len(inputs)}", type_)))
+                inner.operand(node)
             elif node.op == "call_function":
                 inner.call(node)
         *_, end = module.graph.nodes
@@ -273,7 +275,26 @@ class Importer:
         outputs = tuple(value for value in found if isinstance(value, Value))
         if len(outputs) < len(leaves):
             refuse(end, "of a graph inside an operator is not a tensor", "return tensors only")
-        return Graph(tuple(inputs), outputs, tuple(inner.effects))
+        return Graph(tuple(inner.inputs), outputs, tuple(inner.effects))
+
+    def operand(self, fx_node: fx.Node) -> None:
+        """Import an operand of a graph inside an operator; an open size, of control flow, is none.
+
+        Raises:
+            ImportRefusal: it is something else than a tensor.
+        """
+        val: Any = fx_node.meta.get("val")
+        if self.nested_in in CONTROL_FLOW and isinstance(val, torch.SymInt) and self._size(fx_node):
+            return
+        if not isinstance(val, Tensor):
+            refuse(fx_node, "of a graph inside an operator is not a tensor", "pass tensors only")
+        self.leaf(fx_node, Input(f"x{len(self.inputs)}", type_of(fx_node, val, self.sizes)))
+
+    def _shown(self, size: Open) -> Value | None:
+        """Return an input that determines an open size, one that the model does not write to if there is one."""
+        unwritten = [node for node in self.inputs if not is_state(node.value)]
+        places = size_places(Graph((*unwritten, *self.inputs), ()))
+        return next((place.input.value for place in places if place.size == size), None)
 
     def _in_original_layout(self, value: Value) -> Value:
         """Return the value fixed to the layout it has in the original, however the nodes before it are rewritten."""

@@ -16,7 +16,7 @@ from taso_py.ir.errors import GraphTextError, TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator, Ref
-from taso_py.ir.size import Dim, floordiv, symbol
+from taso_py.ir.size import Dim, Open, floordiv, open_size, symbol
 from taso_py.ir.text import MUTABLE
 from taso_py.ir.types import Axis, DType, Group, TensorType
 
@@ -31,6 +31,7 @@ _WORDS: dict[str, float | bool | None] = {
 }
 _TOKEN = re.compile(
     r"""(?P<space>(\s|//\ [^\n]*)+)
+      |(?P<open>([A-Za-z_][\w.]*+|\(([^(){}]++|\([^()]*+\))*+\))\{\d+\ in\ \d+\.\.\d*\})
       |(?P<float>\d+\.\d+(e[+-]?\d+)?|\d+e[+-]?\d+)
       |(?P<int>\d+)
       |(?P<name>[A-Za-z_]\w*)
@@ -63,7 +64,8 @@ def tokenize(text: str) -> list[Token]:
 
 
 def _kind(match: re.Match[str]) -> str:
-    return next(kind for kind in ("space", "float", "int", "name", "string", "mark") if match.group(kind) is not None)
+    kinds = ("space", "open", "float", "int", "name", "string", "mark")
+    return next(kind for kind in kinds if match.group(kind) is not None)
 
 
 def position(text: str, place: int) -> str:
@@ -150,6 +152,8 @@ class GraphParser:
         return floordiv(numerator, self._factor())
 
     def _factor(self) -> Dim:
+        if self.peek().kind == "open":
+            return open_size(Open.parse(self.expect("", kind="open")))
         if self.accept("("):
             inner = self.size()
             self.expect(")")

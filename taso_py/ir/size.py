@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,14 @@ class Open:
     def __str__(self) -> str:
         name = f"({self.name})" if " " in self.name else self.name
         return f"{name}{{{self.example} in {self.range}}}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the size that has this text."""
+        name, _, told = text[:-1].rpartition("{")
+        example, _, bounds = told.partition(" in ")
+        least, _, most = bounds.partition("..")
+        return cls(name[1:-1] if name[0] == "(" else name, int(example), int(least), int(most) if most else None)
 
     @property
     def range(self) -> str:

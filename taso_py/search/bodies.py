@@ -83,7 +83,8 @@ class Body:
         bodies = [made if place == self.place else body.graph for place, body in enumerate(self.flow.bodies)]
         read = {key for body in bodies for key in _read(body, leaves)}
         at = self.flow.places(leaves)
-        kept = tuple(index for index in self.flow.shared if leaf_name(at[index]) in read)
+        # Those that show an open size are read for it.
+        kept = tuple(i for i in self.flow.shared if leaf_name(at[i]) in read or at[i].types[0].open)
         inputs = (
             *(at[index] for index in (*self.flow.varying, *kept)),
             *(make(Input(k, v.type)) for k, v in added.items()),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch._higher_order_ops import map as map_
 from torch._higher_order_ops import scan, while_loop
+from torch.export import Dim
 from torch.utils import _pytree as pytree
 
 import taso_py
@@ -131,6 +132,25 @@ def test_bodies_are_optimized_saved_loaded_and_replayed(
     written = read_trace((tmp_path / "out" / "trace.rules").read_text())
     assert written == found.trace
     assert replay_trace(tmp_path / "out" / "trace.rules", source_of(original, x, {})) == len(found.report.applied)
+
+
+def _sized(s: Any, x: Tensor) -> Tensor:
+    """Bodies of open sizes, one of which computes with its size."""
+    return torch.cond(x.sum() > 1, lambda y: s.one(y) * 1 + 0 + y.shape[0], lambda y: s.two(s.one(y)) * 1 + 0, (x,))
+
+
+def test_bodies_of_open_sizes_are_optimized(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    take_any_gain(monkeypatch, UNCHANGED)
+    original = model(_sized)
+    with torch.no_grad():
+        exported = torch.export.export(original, (X,), dynamic_shapes={"args": ({0: Dim("rows", min=2, max=64)},)})
+    found = taso_py.optimize(exported, output=tmp_path / "out", **QUICK)
+    assert notes(found, "2 of 2 bodies of control flow were rewritten"), found.report.notes
+    for result in (found.module, taso_py.load(tmp_path / "out"), _exported(tmp_path / "out" / "model.pt2")):
+        for rows in (2, 4, 63):
+            x = torch.rand(rows, 6) + 0.1
+            for given in (x, -x):
+                torch.testing.assert_close(result(given), original(given), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("runtime", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])

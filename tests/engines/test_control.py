@@ -213,6 +213,24 @@ def test_a_loop_over_slices_has_as_many_as_there_are(engine: SessionEngine) -> N
     assert_alike(module, original, (X, -X, X.repeat(2, 1), -X.repeat(3, 1)))
 
 
+def _sized(s: Any, x: Tensor) -> Any:
+    """Bodies that compute with an open size, and reshape by it."""
+    branched = torch.cond(
+        x.sum() > 0,
+        lambda y: s.one(y).reshape(y.shape[0] * 2, 3) / y.shape[0],
+        lambda y: y.reshape(y.shape[0] * 2, 3) + 1,
+        (x,),
+    )
+    return branched, while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y / y.shape[0] + y.mean(0)), (x[0, 0] * 0, x))
+
+
+def test_bodies_may_have_open_sizes(engine: SessionEngine) -> None:
+    original = model(_sized)
+    exported = torch.export.export(original, (X,), dynamic_shapes={"args": ({0: Dim("rows", min=2, max=64)},)})
+    module = engine.build(fold(import_program(exported, (X,))))
+    assert_alike(module, original, (X, -X, X.repeat(2, 1), -X.repeat(3, 1)))
+
+
 def _drawing(s: Any, x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, lambda y: y + torch.rand_like(y), lambda y: y * 2, (x,))
 

@@ -8,7 +8,7 @@ from taso_py.ir.errors import GraphTextError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value, make
 from taso_py.ir.operator import Input
-from taso_py.ir.size import symbol
+from taso_py.ir.size import Open, Poly, floordiv, open_size, symbol
 from taso_py.ir.text import print_graph
 from taso_py.ir.types import DType, Group, TensorType
 from taso_py.ops.contraction import Linear
@@ -51,6 +51,24 @@ def test_symbolic_types_survive() -> None:
     assert parse_graph(print_graph(graph)) == graph
     assert graph.inputs[0].types[0].shape[0] == Group("B")
     assert str(graph.outputs[0].type) == "float[..B,M,((M-1)//(2))+1]"
+
+
+ROWS, HALF = open_size(Open("x.0", 4, 1, None)), open_size(Open("(y.1 - 3) // 2", 5, 2, 64))
+REST = open_size(Open(f"z.0 - ({ROWS}+1)", 3, 1, None))
+
+
+@pytest.mark.parametrize(
+    "size",
+    [ROWS, HALF, REST, 2 * ROWS * HALF + 3, floordiv(HALF - 1, 2) * ROWS, floordiv(ROWS + HALF, 2 * REST) - 1],
+    ids=str,
+)
+def test_open_sizes_survive(size: Poly) -> None:
+    text = f"graph(x: f32[{size},3]) {{\n  v0 = constant{{value={size}, dtype=f32}}\n  return mul(x, v0)\n}}"
+    graph = parse_graph(text)
+    assert graph.inputs[0].types[0].shape == (size, 3)
+    again = parse_graph(print_graph(graph))
+    assert again == graph
+    assert graph.inputs[0].types[0].open == size.open
 
 
 def test_random_graphs_survive() -> None:

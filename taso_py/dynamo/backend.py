@@ -7,10 +7,12 @@ calls; expressions of weights that rules introduce are then computed at every ca
 are folded and packed; every call first checks that they are unchanged, and if not, folds and packs them again.
 
 What a graph writes to, as a decoder does to its cache, is never frozen: it is an input, and written to in place.
-Numbers that tensors do not depend on, such as the length of a cache that Python counts, are computed beside the graph.
+Sizes are read from tensors, and numbers that tensors do not depend on, such as the length of a cache that Python
+counts, are computed beside the graph.
 
-Graphs that need gradients, whose sizes vary between calls, or that cannot be imported exactly (data-dependent sizes)
-run as they were captured; one line in the log says so.
+A graph whose sizes vary between calls is optimized once, at those of its first call, with sizes left open. Graphs that
+need gradients, that compute tensors with other numbers that vary, or that cannot be imported exactly (data-dependent
+sizes) run as they were captured; one line in the log says so.
 
 Invariant: a result computes the same as the captured graph on the current weights, was faster when both were timed, and
 leaves the random state as the captured graph does.
@@ -43,6 +45,7 @@ from taso_py.dynamo.captured import (
     BoundRunner,
     CapturedSource,
     FrozenWeights,
+    varying_axes,
     weight_key,
     weight_positions,
     why_untouched,
@@ -55,7 +58,6 @@ from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.lock import try_optimization_lock
-from taso_py.models.importing import import_source
 from taso_py.models.source import Source, clone_inference_tensors
 from taso_py.ops.opaque import Opaque
 from taso_py.options import Options
@@ -115,9 +117,9 @@ def taso(
     name = f"graph {next(_numbers)} of torch.compile"
     try:
         apart = NumbersApart.of(graph)
-        if apart is not None:
-            inner = taso(apart.tensors, [examples[place] for place in apart.given[0]], options=options, mode=mode)
-            return apart.joined(inner)
+        given = [] if apart is None else [examples[place] for place in apart.given[0]]
+        if apart is not None and not why_untouched(apart.tensors, given):
+            return apart.joined(taso(apart.tensors, given, options=options, mode=mode))
         reason = why_untouched(graph, examples) or _prospects.why_not(family_of(graph), chosen.patience)
         if not reason:
             return _Compiled(name, graph, chosen, AutocastState(_device_type(examples)))
@@ -236,7 +238,8 @@ class _Compiled:
         """Return the graph as it was captured, compiled by Inductor if that is the runtime."""
         captured = self._give_up(reason)
         if self._options.runtime == "inductor":
-            return BoundRunner(torch.compile(self._graph, backend="inductor", dynamic=False))
+            dynamic = None if any(varying_axes(self._graph)) else False
+            return BoundRunner(torch.compile(self._graph, backend="inductor", dynamic=dynamic))
         return captured
 
     def _freeze(self, places: Iterable[int]) -> None:
@@ -254,7 +257,7 @@ class _Compiled:
         source = CapturedSource.of(self._name, self._graph, args, frozen, self._autocast)
         made: Runner | None = None
         if self._known is None:
-            program = import_source(source)
+            program = source.program()
             written = Writes.of(program.graph).buffers
             places = {place for place in self._places if weight_key(place) in written}
             if len(places) < len(written):

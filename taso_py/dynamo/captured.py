@@ -6,7 +6,7 @@ all costs of a real one, the check of frozen weights included.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -17,18 +17,26 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import Dim
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from taso_py.backend import Program
 from taso_py.engines.engine import Runner
 from taso_py.frontend.higher_order import without_wrappers
+from taso_py.ir.errors import TasoError
+from taso_py.ir.operator import Input
+from taso_py.ir.size import Poly
+from taso_py.models.importing import import_source
 from taso_py.models.source import Source
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_FIX_SIZES = (
-    "compile with dynamic=False to have it optimized for each of them; let a model generate with a static cache"
-)
+_FIX_NUMBERS = "compile with dynamic=False to have it optimized for each of them"
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _GRAD_MODES = frozenset({torch._C._set_grad_enabled, torch.set_grad_enabled})  # pyright: ignore[reportPrivateUsage]
+
+
+class FixedSizeError(TasoError):
+    """Raised for a graph that can be optimized for some of its sizes only."""
 
 
 def why_untouched(graph: fx.GraphModule, examples: Sequence[Any]) -> str:
@@ -36,14 +44,26 @@ def why_untouched(graph: fx.GraphModule, examples: Sequence[Any]) -> str:
 
     Args:
         graph: the captured graph.
-        examples: its inputs; sizes that vary between calls are symbols among them.
+        examples: its inputs; numbers that vary between calls are symbols among them.
     """
     needs_gradients = any(isinstance(x, Tensor) and x.requires_grad for x in examples)
     if needs_gradients and (torch.is_grad_enabled() or any(n.target in _GRAD_MODES for n in graph.graph.nodes)):
         return "it needs gradients (call the model under torch.no_grad() to have it optimized)"
-    if any(_varies(node.meta.get("example_value")) for node in graph.graph.nodes if node.op == "placeholder"):
-        return f"its sizes vary between calls ({_FIX_SIZES})"
+    if any(isinstance(node.meta.get("example_value"), _NUMBERS) for node in placeholders(graph)):
+        return f"it computes with numbers that vary between calls ({_FIX_NUMBERS})"
     return ""
+
+
+def placeholders(graph: fx.GraphModule) -> Sequence[fx.Node]:
+    """Return the inputs of a graph."""
+    return [node for node in graph.graph.nodes if node.op == "placeholder"]
+
+
+def varying_axes(graph: fx.GraphModule) -> Sequence[Collection[int]]:
+    """Return, for each input of a captured graph, the axes whose sizes vary between calls."""
+    examples = (node.meta.get("example_value") for node in placeholders(graph))
+    shapes = (example.shape if isinstance(example, FakeTensor) else () for example in examples)
+    return [[axis for axis, size in enumerate(shape) if type(size) is not int] for shape in shapes]
 
 
 def _written(node: fx.Node) -> fx.Node | None:
@@ -53,20 +73,13 @@ def _written(node: fx.Node) -> fx.Node | None:
     return node.args[0] if writes and isinstance(node.args[0], fx.Node) else None
 
 
-def _varies(example: Any) -> bool:
-    if isinstance(example, FakeTensor):
-        return any(type(size) is not int for size in example.shape)
-    return isinstance(example, torch.SymInt | torch.SymFloat | torch.SymBool)
-
-
 def weight_positions(graph: fx.GraphModule) -> tuple[int, ...]:
     """Return the positions of the inputs that are parameters and buffers of the compiled modules, if only read.
 
     Those that the graph writes to, as a decoder does to its cache, are its inputs like others.
     """
-    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     written = set(map(_written, graph.graph.nodes))
-    return tuple(place for place, node in enumerate(placeholders) if _is_state(node) and node not in written)
+    return tuple(place for place, node in enumerate(placeholders(graph)) if _is_state(node) and node not in written)
 
 
 def _is_state(node: fx.Node) -> bool:
@@ -220,6 +233,26 @@ class CapturedSource(Source):
         module = Captured(twin, frozen.tensors, autocast)
         inputs = tuple(arg for place, arg in enumerate(args) if place not in frozen.tensors)
         return cls(name, module, inputs, graph=graph, frozen=frozen, autocast=autocast)
+
+    def program(self) -> Program:
+        """Return the source as a program; sizes that vary between calls of the graph are open.
+
+        Raises:
+            TasoError: it cannot be imported, or is for some sizes only.
+        """
+        axes = varying_axes(self.graph)
+        varying = [axes[place] for place in range(len(axes)) if place not in self.frozen.tensors]
+        if not any(varying):
+            return import_source(self)
+        shapes = tuple(dict.fromkeys(each, Dim.AUTO) or None for each in varying)
+        program = import_source(self, shapes={"inputs": shapes})
+        types = {node.op.key: node.types[0] for node in program.graph.inputs if isinstance(node.op, Input)}
+        for leaf, each in zip(program.signature.inputs, varying, strict=True):
+            if not all(isinstance(leaf, str) and isinstance(types[leaf].shape[axis], Poly) for axis in each):
+                raise FixedSizeError(
+                    f"it is only exported with a size fixed that varies between calls ({_FIX_NUMBERS})"
+                )
+        return program
 
     def call_of(self, runner: Callable[..., Any]) -> Callable[[], Any]:
         """Return a call as it will be made: of the graph, or of a result after the check of its weights."""

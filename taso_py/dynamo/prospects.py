@@ -15,6 +15,8 @@ from threading import Lock
 
 from torch import fx
 
+from taso_py.dynamo.captured import varying_axes
+
 LOSSES = 2
 """Number of sizes at which a family of graphs may gain nothing before other sizes are skipped."""
 
@@ -73,9 +75,9 @@ class Prospects:
 
 
 def family_of(graph: fx.GraphModule) -> str:
-    """Return a digest that is equal for captured graphs that differ only in sizes and numbers."""
+    """Return a digest that is equal for captured graphs that differ only in fixed sizes and numbers."""
     places = {node: place for place, node in enumerate(graph.graph.nodes)}
-    found: list[Hashable] = []
+    found: list[Hashable] = [tuple(map(tuple, varying_axes(graph)))]
     for node in graph.graph.nodes:
         found.append((node.op, str(node.target), tuple([places[operand] for operand in node.all_input_nodes])))
     return hashlib.blake2b(repr(found).encode(), digest_size=16).hexdigest()

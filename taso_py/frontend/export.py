@@ -34,15 +34,24 @@ from taso_py.frontend.source import place_in_model, refuse
 _T = TypeVar("_T")
 
 
-def export(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ExportedProgram:
-    """Export a module with static sizes.
+def export(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], shapes: Mapping[str, Any] | None = None
+) -> ExportedProgram:
+    """Export a module.
+
+    Args:
+        module: the module.
+        args: positional example inputs.
+        kwargs: keyword example inputs.
+        shapes: the dimensions to leave open, as torch.export takes them (``dynamic_shapes``); all are fixed by default.
 
     Raises:
         ImportRefusal: torch.export cannot.
     """
     given, named = distinct_arguments(args, kwargs)
     try:
-        return _with_refusal(lambda: torch.export.export(module, given, named))
+        dims = None if shapes is None else dict(shapes)
+        return _with_refusal(lambda: torch.export.export(module, given, named, dynamic_shapes=dims))
     except ImportRefusal as error:
         # It accepts traced parts, but not scripted ones, which its message does not mention.
         scripted = [path for path, part in module.named_modules() if isinstance(part, torch.jit.ScriptModule)]

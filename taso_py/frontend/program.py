@@ -41,7 +41,11 @@ from taso_py.ir.size import Dim, at_example
 
 
 def import_module(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, live: Collection[str] = ()
+    module: nn.Module,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    live: Collection[str] = (),
+    shapes: Mapping[str, Any] | None = None,
 ) -> Program:
     """Import a module as it behaves on example inputs.
 
@@ -50,6 +54,7 @@ def import_module(
         args: positional example inputs; their shapes, types and strides become the program's.
         kwargs: keyword example inputs.
         live: names of buffers that other entry points of the model write to; they are read anew by each call.
+        shapes: the dimensions to leave open, as torch.export takes them; all are fixed by default.
 
     Raises:
         ImportRefusal: the model cannot be imported faithfully.
@@ -61,7 +66,7 @@ def import_module(
         run = run_original(module, args, named)
         before = Snapshot(module)
         try:
-            exported = export(module, args, named)
+            exported = export(module, args, named, shapes)
             functional = functionalize(exported)
         except ImportRefusal as error:
             seen = diagnosis(module, *copy_arguments(args, named))

@@ -19,6 +19,7 @@ from taso_py.backend.storage import COMPUTES
 from taso_py.driver.decisions import Decision
 from taso_py.driver.result import Optimized
 from taso_py.dynamo import backend as dynamo
+from taso_py.dynamo import captured
 from taso_py.dynamo.captured import CapturedSource
 from taso_py.frontend import import_module
 from taso_py.search.templates import read_templates, search
@@ -301,7 +302,29 @@ def test_under_autocast_the_casts_are_those_of_the_original(optimizations: list[
     assert len(optimizations) == 2
 
 
-def test_sizes_that_vary_pass_through_with_one_line(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.usefixtures("any_gain")
+@pytest.mark.parametrize("freeze", [False, True])
+def test_sizes_that_vary_are_left_open(
+    freeze: bool, optimizations: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    module = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.ReLU())
+    result = compiled(module, freeze=freeze, cache=False)
+    with torch.no_grad():
+        for batch in (2, 3, 4, 5, 64):
+            same(module, result, torch.randn(batch, 8))
+    assert len(optimizations) == 2  # at the first size, and at all others
+    assert "runs as it is" not in caplog.text
+
+
+def test_sizes_that_cannot_stay_open_pass_through_with_one_line(
+    optimizations: list[str], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported = captured.import_source
+
+    def fixed(source: Any, shapes: Any = None) -> Program:
+        return imported(source)
+
+    monkeypatch.setattr(captured, "import_source", fixed)
     module = nn.Sequential(nn.Linear(8, 4), nn.ReLU())
     result = compiled(module)
     with torch.no_grad():
@@ -310,7 +333,12 @@ def test_sizes_that_vary_pass_through_with_one_line(optimizations: list[str], ca
     assert len(optimizations) == 1
     own = [record.levelno for record in caplog.records if record.name.startswith("taso_py")]
     assert own == [logging.WARNING]
-    assert "sizes vary between calls (compile with dynamic=False" in caplog.text
+    assert "with a size fixed that varies between calls (compile with dynamic=False" in caplog.text
+    torch._dynamo.reset()
+    chosen: Any = QUICK
+    with torch.no_grad():
+        same(module, torch.compile(module, backend=dynamo.taso, dynamic=False, options=chosen), torch.randn(6, 8))
+    assert len(optimizations) == 2
 
 
 def test_every_graph_is_optimized_on_its_own_and_the_same_graph_once(optimizations: list[str]) -> None:

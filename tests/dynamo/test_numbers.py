@@ -34,8 +34,14 @@ def read(x: Tensor, counter: Counter) -> Tensor:
 pytestmark = pytest.mark.usefixtures("fresh_compilations")
 
 
-def captured(function: Callable[..., Any]) -> fx.GraphModule:
-    """The graph that is captured of a function once its numbers vary."""
+def sized(x: Tensor, counter: Counter) -> tuple[Tensor, int]:
+    """Computes with sizes, one of which it returns, and counts."""
+    counter.calls += 1
+    return torch.arange(x.shape[0]) + torch.relu(x).sum(1) / x.numel(), x.shape[0] + 1
+
+
+def captured(function: Callable[..., Any], *, grows: bool = False) -> fx.GraphModule:
+    """The graph that is captured of a function once its numbers, and the rows that it is given, vary."""
     graphs: list[fx.GraphModule] = []
 
     def keep(graph: fx.GraphModule, _: Any) -> Callable[..., Any]:
@@ -43,8 +49,8 @@ def captured(function: Callable[..., Any]) -> fx.GraphModule:
         return graph.forward
 
     compiled, counter = torch.compile(function, backend=keep), Counter()
-    for _ in range(3):
-        compiled(torch.ones(3), counter)
+    for rows in range(2, 5):
+        compiled(torch.ones(rows, 3) if grows else torch.ones(3), counter)
     return graphs[-1]
 
 
@@ -63,6 +69,24 @@ def test_the_parts_return_what_the_whole_does() -> None:
     assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(found, expected, strict=True))
 
 
+def test_sizes_are_read_from_tensors() -> None:
+    graph = captured(sized, grows=True)
+    apart = NumbersApart.of(graph)
+    assert apart is not None
+    kinds = {node.name: node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"}
+    (rows,) = {kind.shape[0].node.expr for kind in kinds.values() if isinstance(kind, Tensor)}
+    assert apart.given[0] == tuple(place for place, kind in enumerate(kinds.values()) if isinstance(kind, Tensor))
+    for count in (2, 7):
+        x = torch.randn(count, 3)
+        given = [
+            x if isinstance(kind, Tensor) else count if kind.node.expr == rows else 20 + place
+            for place, kind in enumerate(kinds.values())
+        ]
+        found, expected = apart.joined(apart.tensors.forward)(*given), graph.forward(*given)
+        assert all(torch.equal(torch.as_tensor(a), torch.as_tensor(b)) for a, b in zip(found, expected, strict=True))
+        assert count + 1 in [value for value in found if isinstance(value, int)]
+
+
 def test_numbers_that_tensors_depend_on_stay() -> None:
     assert NumbersApart.of(captured(read)) is None
     assert NumbersApart.of(captured(lambda x, _: x + 1)) is None
@@ -79,4 +103,4 @@ def test_what_is_counted_varies(function: Callable[..., Any], caplog: pytest.Log
             assert torch.equal(compiled(x, mine), function(x, yours))
     assert vars(mine) == vars(yours)
     assert mine.calls == 5
-    assert ("its sizes vary between calls" in caplog.text) is (function is read)
+    assert ("it computes with numbers that vary between calls" in caplog.text) is (function is read)

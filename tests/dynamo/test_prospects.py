@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn import functional
 
 from taso_py.driver.decisions import Decisions
 from taso_py.dynamo import backend as dynamo
+from taso_py.dynamo import captured
 from taso_py.dynamo.captured import weight_positions, why_untouched
 from taso_py.dynamo.prospects import LOSSES, Prospects, family_of
 
@@ -118,11 +120,14 @@ def fails(*_: Any, **__: Any) -> Any:
     raise ZeroDivisionError("nobody foresaw this")
 
 
-@pytest.mark.parametrize("where", ["import_source", "optimize_source", "decision_key", "family_of"])
+@pytest.mark.parametrize(
+    ("home", "where"),
+    [(captured, "import_source"), (dynamo, "optimize_source"), (dynamo, "decision_key"), (dynamo, "family_of")],
+)
 def test_what_nobody_foresaw_runs_the_captured_graph_with_one_line(
-    where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    home: ModuleType, where: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(dynamo, where, fails)
+    monkeypatch.setattr(home, where, fails)
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4)
     compiled = torch.compile(model, backend=dynamo.taso, dynamic=False)
     with torch.no_grad():
@@ -144,11 +149,11 @@ def test_an_interrupt_passes_and_the_next_call_tries_again(
     compiled = torch.compile(model, backend=dynamo.taso, dynamic=False)
     with torch.no_grad():
         with monkeypatch.context() as patch:
-            patch.setattr(dynamo, "import_source", interrupted)
+            patch.setattr(captured, "import_source", interrupted)
             with pytest.raises(ending):
                 compiled(x)
         seen: list[Any] = []
-        monkeypatch.setattr(dynamo, "import_source", lambda source: seen.append(source) or fails())
+        monkeypatch.setattr(captured, "import_source", lambda source: seen.append(source) or fails())
         torch.testing.assert_close(compiled(x), model(x))
     assert len(seen) == 1
 

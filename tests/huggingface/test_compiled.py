@@ -38,6 +38,20 @@ def built(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     return programs
 
 
+@pytest.fixture
+def optimizations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the graphs that are optimized from now on."""
+    names: list[str] = []
+    optimize = dynamo.optimize_source
+
+    def noted(source: Any, *args: Any, **kwargs: Any) -> Any:
+        names.append(source.name)
+        return optimize(source, *args, **kwargs)
+
+    monkeypatch.setattr(dynamo, "optimize_source", noted)
+    return names
+
+
 CASES = [
     ("llama", False, 1, torch.float32),
     ("gemma2", True, 4, torch.float32),
@@ -84,6 +98,51 @@ def test_generation_runs_optimized(
     assert "runs as it is" not in caplog.text
     assert len(built) == (3 if windows else 1)  # windows that fill up, at a number that varies, and those that are full
     assert all(Writes.of(program.graph).inputs for program in built)
+
+
+FEW = 12
+"""The tokens that are generated with a dynamic cache."""
+DECODERS = ("llama", "gpt2", "qwen2", "gemma2", "gemma3")
+
+
+def generated_with_dynamic_cache(family: str, batch: int, **options: Any) -> tuple[Any, Any]:
+    """Return what a model generates whose forward passes are compiled, and in eager mode."""
+    model = model_of(family)
+    given, how = inputs_of(model, batch, padded=batch > 1), how_of(model, static=False)
+    how.max_new_tokens = FEW
+    expected = model.generate(**given)
+    model.forward = torch.compile(model.forward, backend=dynamo.taso, options={"freeze": True, **options})
+    return model.generate(**given), expected
+
+
+@pytest.mark.parametrize(
+    ("family", "batch"),
+    [
+        ("llama", 1),
+        ("gpt2", 4),
+        *(pytest.param(family, batch, marks=pytest.mark.slow) for batch in (1, 4) for family in DECODERS[2:]),
+    ],
+)
+def test_a_cache_that_grows_is_optimized_once(
+    family: str, batch: int, built: list[Program], caplog: pytest.LogCaptureFixture
+) -> None:
+    found, expected = generated_with_dynamic_cache(family, batch)
+    assert found.sequences.shape[1] == 5 + FEW
+    assert_alike(found, expected)
+    assert "runs as it is" not in caplog.text
+    # The prompt, the first step, some of whose sizes may be open already, and all others.
+    assert len(built) == 3
+    assert [bool(program.open) for program in (built[0], built[-1])] == [False, True]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("any_gain")
+def test_a_cache_that_grows_by_results(optimizations: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    limits = {"race_seconds": 0.1, "time_limit": 0.5, "kernels": False, "cache": False}
+    found, expected = generated_with_dynamic_cache("llama", 1, **limits)
+    assert_alike(found, expected, 1e-3)
+    assert len(optimizations) == 3
+    assert "runs as it is" not in caplog.text
 
 
 @pytest.mark.slow

@@ -74,7 +74,8 @@ def test_sizes_are_read_from_tensors() -> None:
     apart = NumbersApart.of(graph)
     assert apart is not None
     kinds = {node.name: node.meta["example_value"] for node in graph.graph.nodes if node.op == "placeholder"}
-    (rows,) = {kind.shape[0].node.expr for kind in kinds.values() if isinstance(kind, Tensor)}
+    sizes: list[Any] = [kind.shape[0] for kind in kinds.values() if isinstance(kind, Tensor)]
+    (rows,) = {size.node.expr for size in sizes}
     assert apart.given[0] == tuple(place for place, kind in enumerate(kinds.values()) if isinstance(kind, Tensor))
     for count in (2, 7):
         x = torch.randn(count, 3)

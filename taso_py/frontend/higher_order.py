@@ -37,7 +37,6 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value, make
 from taso_py.ir.operator import AttributeValue, Input, Ref
 from taso_py.ir.size import Open
-from taso_py.ir.types import TensorType
 from taso_py.ops.nested import CONTROL_FLOW, Nested
 from taso_py.ops.opaque import Opaque, View
 
@@ -271,7 +270,7 @@ def nested_call(
     def encoded(argument: Any) -> AttributeValue:
         match argument:
             case fx.Node() if argument in bodies:
-                return _checked(fx_node, _with_inputs(bodies[argument], [value.type for value in leaves]).text)
+                return _checked(fx_node, _with_inputs(bodies[argument], leaves).text)
             case dict():
                 return f"dict:{_json(fx_node, argument)}"
             case tuple():
@@ -296,11 +295,19 @@ def nested_call(
     return HigherOrderCall(op, template.inputs, results)
 
 
-def _with_inputs(nested: Nested, types: Sequence[TensorType]) -> Nested:
-    """Return a graph that an operator takes with further inputs, which it does not read."""
-    places = range(len(nested.graph.inputs), len(nested.graph.inputs) + len(types))
-    added = (make(Input(f"x{place}", type_)) for place, type_ in zip(places, types, strict=True))
-    return replace(nested, graph=replace(nested.graph, inputs=(*nested.graph.inputs, *added)))
+def outside(value: Value) -> Value:
+    """Return the leaf that stands in a body for an input of the graph around it, until it becomes an operand."""
+    assert isinstance(value.node.op, Input)
+    return make(Input(f"outside.{value.node.op.key}", value.type)).value
+
+
+def _with_inputs(nested: Nested, given: Sequence[Value]) -> Nested:
+    """Return a graph that an operator takes with inputs of the graph around it as further operands."""
+    graph = nested.graph
+    places = range(len(graph.inputs), len(graph.inputs) + len(given))
+    added = [make(Input(f"x{place}", value.type)) for place, value in zip(places, given, strict=True)]
+    graph = graph.replace({outside(value): node.value for value, node in zip(given, added, strict=True)})
+    return replace(nested, graph=replace(graph, inputs=(*graph.inputs, *added)))
 
 
 def _checked(fx_node: fx.Node, text: str) -> str:

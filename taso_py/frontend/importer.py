@@ -31,7 +31,7 @@ from taso_py.frontend.assertions import import_number, is_redundant_assertion
 from taso_py.frontend.call import AtenCall, NotInDialectError, Result, apply
 from taso_py.frontend.dialect import DIALECT, NEEDS_ROW
 from taso_py.frontend.dialect.strides import fixed_layout, without_bits
-from taso_py.frontend.higher_order import WRITING, nested_call, writing_call
+from taso_py.frontend.higher_order import WRITING, nested_call, outside, writing_call
 from taso_py.frontend.opaque import opaque_call
 from taso_py.frontend.sizes import OpenSizeError, Sizes
 from taso_py.frontend.source import check_sizes, module_path, refuse, source_line, type_of
@@ -55,6 +55,8 @@ class Importer:
     device: torch.device
     nested_in: str = ""
     """The operator that takes this graph, if one does; but for control flow, all of it stays as it was captured."""
+    around: Importer | None = None
+    """The import of the graph that has this operator."""
     inputs: list[Node] = field(default_factory=list[Node])
     env: dict[fx.Node, Any] = field(default_factory=dict[fx.Node, Any])
     """The value of each fx node: a value, a sequence of values for a call with several results, or a size."""
@@ -263,7 +265,7 @@ class Importer:
 
     def _nested(self, module: fx.GraphModule, called: str) -> Graph:
         """Import a graph that an operator takes, call by call."""
-        inner = Importer(self.sizes, self.device, nested_in=called)
+        inner = Importer(self.sizes, self.device, nested_in=called, around=self)
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 inner.operand(node)
@@ -291,10 +293,18 @@ class Importer:
         self.leaf(fx_node, Input(f"x{len(self.inputs)}", type_of(fx_node, val, self.sizes)))
 
     def _shown(self, size: Open) -> Value | None:
-        """Return an input that determines an open size, one that the model does not write to if there is one."""
+        """Return an input that determines an open size, one that the model does not write to if there is one.
+
+        Where none does, it is one of the graph around this one.
+        """
         unwritten = [node for node in self.inputs if not is_state(node.value)]
         places = size_places(Graph((*unwritten, *self.inputs), ()))
-        return next((place.input.value for place in places if place.size == size), None)
+        own = next((place.input.value for place in places if place.size == size), None)
+        given = None if own or self.around is None else self.around._shown(size)
+        if given is None or self.around is None:
+            return own
+        self.layouts[outside(given)] = self.around.layouts[given]
+        return outside(given)
 
     def _in_original_layout(self, value: Value) -> Value:
         """Return the value fixed to the layout it has in the original, however the nodes before it are rewritten."""

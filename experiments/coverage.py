@@ -4,7 +4,8 @@ Each model of the corpus is imported. Of its operators that run, those outside t
 about them. The rules that lower the price are then applied, one by one, until none does; otherwise what they do away
 with, such as batch normalization behind a convolution, would stand in all that is left over. Connected subgraphs of two
 to five operators of the result are counted by form (:mod:`experiments.subgraphs`); a form is left over if no rule
-touches any of its subgraphs in any model (:mod:`experiments.reach`).
+touches any of its subgraphs in any model (:mod:`experiments.reach`). The unchanged graph is compiled by each engine for
+whole graphs, so that the table says which models have such an engine at all.
 
 Invariant: nothing is timed; the table depends on rules, corpus and libraries alone. A model that is refused is a row
 like any other, with the reason.
@@ -22,6 +23,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from experiments.coverage_corpus import CORPUS, FAMILIES, CorpusModel
+from experiments.deployed import SESSIONS, engine_refusals
 from experiments.drawing import name_rows
 from experiments.harness import Experiment, Row, Settings
 from experiments.reach import MOST_OPERATORS, FormTally, cheaper_forms, places, rewrite, tally_subgraphs
@@ -36,6 +38,8 @@ from taso_py.rules.match import Matcher
 
 QUICK = ("squeezenet1_1", "ghostnet_050", "distilbert", "mamba", "vilt", "unet")
 MODEL, FAMILY, TALLY = "model", "family", "tally"
+ENGINES = "engines"
+"""Column of the engines that take a model's unchanged graph."""
 OPAQUE, LEFT, CHEAPER = "opaque operator", "untouched subgraph", "cheaper form known"
 """Kinds of rows; the tallies of models are added up and not shown."""
 EVERYTHING = "all models"
@@ -59,12 +63,14 @@ def model_rows(model: CorpusModel, matcher: Matcher, seed: int) -> Iterator[Row]
     """Yield the row of a model, and, if it imports, what is to be added up over models."""
     about = {"kind": MODEL, "family": model.family, "name": model.name}
     try:
-        graph = import_source(model.source(seed)).graph
+        program = import_source(model.source(seed))
     except TasoError as error:
         yield {**about, "imported": False, "reason": str(error)}
         return
-    row, tally = graph_facts(graph, matcher)
-    yield {**about, "imported": True, **row}
+    row, tally = graph_facts(program.graph, matcher)
+    refusals = engine_refusals(program)
+    taking = ", ".join(engine for engine in SESSIONS if engine not in refusals)
+    yield {**about, "imported": True, **row, ENGINES: taking, "reason": "; ".join(refusals.values())}
     yield {**about, "kind": TALLY, **tally}
 
 
@@ -123,6 +129,7 @@ def _summary(name: str, family: str, models: Sequence[Row]) -> Row:
         "family": family,
         "name": name,
         "imported": f"{len(imported)} of {len(models)}",
+        ENGINES: ", ".join(f"{engine} {sum(engine in row[ENGINES] for row in imported)}" for engine in SESSIONS),
     }
     if imported:
         summary["rewritten price"] = geometric_mean([row["rewritten price"] for row in imported])
@@ -167,7 +174,8 @@ def _headline(rows: Sequence[Row]) -> Sequence[str]:
         f"{everything['in table']:.1%} of their {everything['nodes']:,} operators are of the table, rules touch "
         f"{everything['touched']:.1%}, and for {everything['cheaper']:.1%} a cheaper form is known"
     )
-    return [f"{everything['imported']} models are imported; {shares}"]
+    taken = f"engines for whole graphs take these unchanged: {everything[ENGINES]}"
+    return [f"{everything['imported']} models are imported; {shares}; {taken}"]
 
 
 def _plot(figure: Figure, rows: Sequence[Row]) -> None:
@@ -217,7 +225,8 @@ EXPERIMENT = Experiment(
         "of the `nodes` that run, those `in table` are operators of the table, those `touched` are matched by a rule "
         "that can be applied, with another node or at a gain, and for those `cheaper` one such step lowers the price "
         "on a modelled machine; `rewritten price` is what applying all such steps leaves of it (of several models the "
-        f"geometric mean); of the result, `subgraphs` are connected ones of two to {MOST_OPERATORS} operators, "
+        "geometric mean); `engines` for whole graphs that take the unchanged graph, with the `reason` of those that do "
+        f"not; of the result, `subgraphs` are connected ones of two to {MOST_OPERATORS} operators, "
         "`untouched` if no match lies in them; then, by the number of `models` that have them, come opaque operators, "
         "forms of such subgraphs that no rule touches anywhere (of four and five operators those that a model has "
         "at least twice), and forms of what is matched at a gain: in a form `a`, `b` are any values, `w` depends on "

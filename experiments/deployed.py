@@ -6,13 +6,15 @@ Invariant: every builder is a module-level function of plain data, and what it b
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import taso_py
+from taso_py.backend import UNLIMITED, Program, fold
 from taso_py.backend.tensors import tensors_in
+from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import OnnxModel, SessionEngine
 from taso_py.engines.table import ENGINES
 from taso_py.models.source import Source, load_source
@@ -30,6 +32,18 @@ def session_engine(name: str) -> SessionEngine:
     engine = ENGINES[name]
     assert isinstance(engine, SessionEngine), "all that take whole graphs are"
     return engine
+
+
+def engine_refusals(program: Program) -> Mapping[str, str]:
+    """Return why engines for whole graphs do not run a program, in one line each; without those that do."""
+    found: dict[str, str] = {}
+    folded = fold(program, UNLIMITED)
+    for name in SESSIONS:
+        try:
+            session_engine(name).build(folded)
+        except EngineUnavailableError as error:
+            found[name] = str(error)
+    return found
 
 
 @cache

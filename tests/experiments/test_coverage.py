@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from experiments.coverage import (
     CHEAPER,
+    ENGINES,
     EVERYTHING,
     EXPERIMENT,
     FAMILY,
@@ -102,6 +103,16 @@ def test_shares_of_a_model() -> None:
     assert row["untouched"] == 1
 
 
+def test_engines_take_a_model_or_say_why_not() -> None:
+    row, _ = rows_of(lambda x: x.relu(), Matcher(()))
+    assert (row[ENGINES], row["reason"]) == ("onnxruntime, openvino", "")
+    row, _ = rows_of(lambda x: (x.double() + 1).relu(), Matcher(()))
+    assert (row[ENGINES], row["reason"]) == (
+        "onnxruntime",
+        "openvino cannot run this module: OpenVINO computes f64 in f32",
+    )
+
+
 def test_without_rules_nothing_is_touched() -> None:
     row, tally = rows_of(gated, Matcher(()))
     assert [row[name] for name in ("touched", "cheaper", "rewritten price", "untouched")] == [0, 0, 1, 1]
@@ -136,7 +147,15 @@ def test_large_forms_count_for_models_that_have_them_twice() -> None:
 
 def model_row(name: str, family: str, **facts: Any) -> Row:
     shares = {"nodes": 10, "in table": 0.5, "touched": 0.4, "cheaper": 0.2, "subgraphs": 4, "untouched": 0.5}
-    made = {"kind": MODEL, "family": family, "name": name, "imported": True, **shares, "opaque": ""}
+    made = {
+        "kind": MODEL,
+        "family": family,
+        "name": name,
+        "imported": True,
+        **shares,
+        "opaque": "",
+        ENGINES: "openvino",
+    }
     return {**made, "rewritten price": 0.5, **facts}
 
 
@@ -167,6 +186,7 @@ def test_families_are_summed_up_behind_their_models() -> None:
     assert everything["in table"] == pytest.approx((10 * 0.5 + 30 * 1.0) / 40)
     (sentence,) = EXPERIMENT.headline(rows)
     assert sentence.startswith("2 of 3 models are imported; 87.5% of their 40 operators")
+    assert sentence.endswith("onnxruntime 0, openvino 2")
 
 
 def test_what_is_left_over_comes_in_the_order_of_models_and_number() -> None:

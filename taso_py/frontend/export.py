@@ -10,7 +10,7 @@ import re
 import textwrap
 import traceback
 from collections.abc import Callable, Generator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -24,6 +24,7 @@ from taso_py.backend.bits import all_resolved
 from taso_py.backend.schema import bind
 from taso_py.backend.tracing import draws_kept, quiet
 from taso_py.frontend.decompose import decompose
+from taso_py.frontend.einsum import einsum
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.higher_order import check_written_views
 from taso_py.frontend.opaque import draws
@@ -72,7 +73,8 @@ def distinct_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[
     return all_resolved(pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs))))
 
 
-_EXPOSED = (torch.ops.aten.einsum.default, torch.ops.aten.tensordot.default)
+_EINSUM = torch.ops.aten.einsum.default
+_EXPOSED = (_EINSUM, torch.ops.aten.tensordot.default)
 """Composite operators that are decomposed because their parts are in the table; all others stay whole."""
 
 
@@ -189,9 +191,10 @@ def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
 
 @cache
 def _decompositions() -> Mapping[Any, Any]:
-    """Return PyTorch's decompositions of the exposed operators; its table of all takes a while to fill."""
+    """Return decompositions of the exposed operators, mostly PyTorch's; its table of all takes a while to fill."""
     known = torch.export.default_decompositions()
-    return {overload: known[overload] for overload in _EXPOSED}
+    exposed = {overload: known[overload] for overload in _EXPOSED}
+    return {**exposed, _EINSUM: partial(einsum, otherwise=exposed[_EINSUM])}
 
 
 def random_draws(graph: fx.Graph) -> list[fx.Node]:

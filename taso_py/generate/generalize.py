@@ -25,7 +25,7 @@ from taso_py.ir.size import Dim, FloorDiv, Poly, evaluate, floordiv, solve, symb
 from taso_py.ir.types import Axis, Group, TensorType
 from taso_py.ir.unify import SizeSolver
 from taso_py.ops.base import plain_axis
-from taso_py.ops.movement import Pad, Reshape, Slice, runs
+from taso_py.ops.movement import Concat, Pad, Reshape, Slice, runs
 from taso_py.rules.substitution import Substitution, attribute_symbols, canonical
 
 Number: TypeAlias = tuple[str, int | float]
@@ -351,14 +351,24 @@ class _Lifting:
         """Yield values for the symbols that only the target has, and for bounds that are treated as sizes.
 
         They are sums and differences of symbols that the source binds, the simplest first, of these the sizes of
-        outputs: a merged result is split where these end.
+        outputs: a merged result is split where these end. Where several operands are joined, each of them ends there.
         """
         used = self._symbols_used(source)
         bound = sorted(used - self.placed, key=lambda name: (name not in self._type_symbols(source), name))
         free = sorted((self._symbols_used(target) | used) - set(bound))
-        choices = itertools.product(*(self._expressions_for(name, bound) for name in free))
+        ends = self._ends(source)
+        choices = itertools.product(*(self._expressions_for(name, bound, ends) for name in free))
         for values in itertools.islice(choices, _MOST_CHOICES):
             yield dict(zip(free, values, strict=True))
+
+    def _ends(self, values: Sequence[Value]) -> list[Dim]:
+        """Return the places where operands of concatenations end; those of two are sizes of values."""
+        found: list[Dim] = []
+        for node in topological(value.node for value in values):
+            if isinstance(node.op, Concat) and len(node.inputs) > 2:
+                types = [self.solver.resolve_type(self.types[value.node][value.output]) for value in node.inputs]
+                found += itertools.accumulate(plain_axis(type_, node.op.axis) for type_ in types)
+        return found
 
     def _type_symbols(self, values: Sequence[Value]) -> set[str]:
         """Return the symbols in the types of some values."""
@@ -374,7 +384,7 @@ class _Lifting:
                 found |= set().union(*(attribute_symbols(value) for _, value in resolved.attributes))
         return found
 
-    def _expressions_for(self, name: str, bound: Sequence[str]) -> Iterator[Dim]:
+    def _expressions_for(self, name: str, bound: Sequence[str], ends: Sequence[Dim]) -> Iterator[Dim]:
         wanted = self.example_values[name]
         starts = [known for known in bound if known.startswith("slice")]
         sizes = [known for known in bound if known in self.solver.dimensions]
@@ -398,6 +408,8 @@ class _Lifting:
         for a, b in itertools.product(bounds, others if not name.startswith("slice") else ()):
             if self.example_values[a] + self.example_values[b] == wanted:
                 yield symbol(a) + symbol(b)
+        if name.startswith("slice"):
+            yield from (end for end in ends if evaluate(end, _whole(self.example_values)) == wanted)
 
     def rule(self, source: Sequence[Value], target: Sequence[Value], choice: Mapping[str, Dim]) -> Substitution:
         """Return the rule for a choice of expressions; raise if ill-formed or true for particular sizes only."""

@@ -17,7 +17,7 @@ from taso_py.generate.fingerprint import agree, generator, samples_of
 from taso_py.ir.errors import InvariantError, ShapeError, TasoError
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Input
-from taso_py.ir.size import Dim, evaluate, symbol, symbols
+from taso_py.ir.size import Dim, Poly, evaluate, symbol, symbols
 from taso_py.ir.types import Axis, Group, TensorType
 from taso_py.ir.unify import STRICT
 from taso_py.ops.base import plain_axis
@@ -103,12 +103,19 @@ def instances(rule: Substitution, seed: int) -> Iterator[Instance]:
     """Yield instances at random sizes that satisfy the preconditions; no dimension of the source is empty."""
     random = generator(seed, rule.id)
     draws = _Draws(rule, random)
+    has_some = False
     for attempt in range(_ATTEMPTS):
         # Equal and extreme numbers hide that a rule is false, so that distinct ones are tried as well.
         dimensions = range(4, 12) if attempt % 2 else range(1, 3 + attempt % 7)
         sizes = draws.next(dimensions, is_distinct=attempt % 2 == 1)
         axes = tuple(int(size) for size in random.integers(1, 4, size=int(random.integers(0, 3))))
         instance = _instance(rule, sizes, axes, _LARGEST)
+        if instance is not None:
+            has_some = True
+            yield instance
+    # Of many sizes, with some that are differences of others, few fit by chance.
+    for _ in range(0 if has_some else _ATTEMPTS):
+        instance = _instance(rule, draws.next_fitting(range(1, 4), is_distinct=False), (), 4 * _LARGEST)
         if instance is not None:
             yield instance
 
@@ -126,10 +133,11 @@ def has_generic_instance(rule: Substitution, seed: int) -> bool:
 
 def _generic(rule: Substitution, seed: int) -> Instance | None:
     draws = _Draws(rule, generator(seed, f"generic {rule.id}"))
-    tried = (
-        _instance(rule, draws.next(range(2, 61), is_distinct=True), _GENERIC_GROUP, None) for _ in range(_ATTEMPTS)
-    )
-    return next((instance for instance in tried if instance is not None), None)
+    for draw in (draws.next, draws.next_fitting):
+        tried = (_instance(rule, draw(range(2, 61), is_distinct=True), _GENERIC_GROUP, None) for _ in range(_ATTEMPTS))
+        if (instance := next(filter(None, tried), None)) is not None:
+            return instance
+    return None
 
 
 @dataclass(frozen=True)
@@ -185,8 +193,25 @@ class _Draws:
             drawn[step.name] = value
         return {**drawn}
 
+    def next_fitting(self, dimensions: range, *, is_distinct: bool) -> dict[str, Dim]:
+        """Return a value for each symbol; a difference of sizes that is a size is made positive."""
+        values = self.next(dimensions, is_distinct=is_distinct)
+        drawn = {name: value for name, value in values.items() if isinstance(value, int)}
+        sizes = [axis for node in self.rule.variables for axis in node.types[0].shape]
+        for size in sizes:
+            missing = 0 if isinstance(size, int | Group) else 1 - evaluate(size, drawn)
+            if isinstance(size, Poly) and missing > 0 and (name := _added(size)):
+                drawn[name] += missing + self._integer(0, 2)
+        return {**drawn}
+
     def _integer(self, least: int, most: int) -> int:
         return int(self.random.integers(least, max(most, least) + 1))
+
+
+def _added(size: Poly) -> str:
+    """Return a symbol that a size is the sum of and something else, if there is one."""
+    alone = (monomial[0] for monomial, factor in size.terms if factor == 1 and len(monomial) == 1)
+    return next((atom for atom in alone if isinstance(atom, str)), "")
 
 
 def _total(names: Iterable[str]) -> Dim:

@@ -44,6 +44,22 @@ def _both(m: Any, x: Tensor) -> Tensor:
     return m.b(_twice(m.a(x)))
 
 
+def _interpolated(m: Any, x: Tensor, y: Tensor) -> Tensor:
+    """The joint of a pyramid whose levels are all brought to the size of the largest."""
+    levels = [F.interpolate(z, size=y.shape[-2:], mode="bilinear") for z in (x[:, :, ::2, ::2], x, F.relu(x))]
+    return m.b(m.a(torch.cat([*levels, y], 1)))
+
+
+def _spread(m: Any, x: Tensor) -> Tensor:
+    pooled = F.interpolate(F.adaptive_avg_pool2d(x, 1), size=x.shape[-2:], mode="bilinear")
+    return m.a(torch.cat([x, F.relu(x), F.tanh(x), pooled], 1))
+
+
+_ALL_BUT_ONE = (
+    "add(add(conv2d(y), upsample_bilinear2d(conv2d(slice(slice(x))))), "
+    "upsample_bilinear2d(add(conv2d(relu(x)), conv2d(x))))"
+)
+
 CASES = {
     "a pointwise convolution of an enlarged image": Case(
         lambda m, x: F.relu(m.a(_twice(x))),
@@ -86,6 +102,33 @@ CASES = {
     ),
     "a global average beside the image": Case(
         _pooled_beside, (SMALL,), "add(conv2d(adaptive_avg_pool2d(x)), conv2d(x))", {"a": JOINT}
+    ),
+    "a pointwise convolution with a bias of an interpolated image": Case(
+        lambda m, x: m.a(F.interpolate(x, scale_factor=2, mode="bilinear")),
+        (SMALL,),
+        "upsample_bilinear2d(conv2d(x))",
+        {"a": nn.Conv2d(64, 24, 1)},
+    ),
+    "the joint of an interpolated pyramid": Case(
+        lambda m, x, y: m.a(torch.cat([F.interpolate(x, scale_factor=2, mode="bilinear"), y], 1)),
+        (SMALL, LARGE),
+        "add(conv2d(y), upsample_bilinear2d(conv2d(x)))",
+        {"a": JOINT},
+    ),
+    "three images joined, the first enlarged": Case(
+        lambda m, x, y: m.a(torch.cat([_twice(x), y, F.relu(y)], 1)),
+        (SMALL, LARGE),
+        "add(conv2d(concat(y, relu(y))), upsample_nearest2d(conv2d(x)))",
+        {"a": nn.Conv2d(192, 24, 1)},
+    ),
+    "four images joined and normalized, all but one interpolated": Case(
+        _interpolated, (SMALL, LARGE), _ALL_BUT_ONE, {"a": nn.Conv2d(256, 24, 1, bias=False), "b": normalization(24)}
+    ),
+    "averages that are spread over three maps beside them": Case(
+        _spread,
+        (LARGE,),
+        "add(conv2d(concat(x, relu(x), tanh(x))), upsample_bilinear2d(conv2d(adaptive_avg_pool2d(x))))",
+        {"a": nn.Conv2d(256, 48, 1, bias=False)},
     ),
     "enlarged twice": Case(lambda m, x: _twice(_twice(x)), (SMALL,), "upsample_nearest2d(x)"),
     "a global average of an enlarged image": Case(
@@ -148,6 +191,18 @@ NEAR_MISSES = {
         (SMALL,),
         "conv2d(upsample_bilinear2d(x))",
         {"a": nn.Conv2d(64, 24, 3, bias=False, padding=1)},
+    ),
+    "a wider convolution of three images joined": Case(
+        lambda m, x, y: m.a(torch.cat([_twice(x), y, F.relu(y)], 1)),
+        (SMALL, LARGE),
+        "conv2d(concat(upsample_nearest2d(x), y, relu(y)))",
+        {"a": nn.Conv2d(192, 24, 3, padding=1)},
+    ),
+    "three images joined, the one between enlarged": Case(
+        lambda m, x, y: m.a(torch.cat([y, _twice(x), F.relu(y)], 1)),
+        (SMALL, LARGE),
+        "conv2d(concat(y, upsample_nearest2d(x), relu(y)))",
+        {"a": nn.Conv2d(192, 24, 1)},
     ),
     "enlarged by a fraction": Case(
         lambda m, x: m.a(F.interpolate(x, scale_factor=1.5)), (SMALL,), "conv2d(opaque(x))", {"a": nn.Conv2d(64, 24, 1)}

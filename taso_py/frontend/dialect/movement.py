@@ -133,6 +133,17 @@ def _selected(call: AtenCall, shape: Sequence[Dim]) -> Value:
     return reshaped(sliced(x, axis, index, index + 1), shape)
 
 
+def _repeat_interleave(call: AtenCall) -> Result:
+    """Import copies of each element beside it: as another axis, which joins the one that it follows."""
+    x, (result,), repeats = call.value("self"), call.types, call["repeats"]
+    call.require(type(repeats) is int and repeats > 0 and x.type.rank > 0 and call["dim"] is not None)
+    axis = call.axis("dim", x)
+    place = x.type.rank + axis + 1
+    before, after = x.type.dims[:place], x.type.dims[place:]
+    spread = apply(Expand((*before, repeats, *after)), apply(Reshape((*before, 1, *after)), x))
+    return apply(Reshape(result.dims), apply(Contiguous(), spread))
+
+
 def _scattered(part: Callable[[AtenCall], Result]) -> Callable[[AtenCall], Result]:
     """Import a part that is written back as it was, which an export leaves behind a write to a view of it."""
 
@@ -283,6 +294,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
     "aten.roll.default": _roll,
+    "aten.repeat_interleave.self_int": _repeat_interleave,
     "aten.pad.default": _pad("pad", "value"),
     "aten.constant_pad_nd.default": _pad("pad", "value"),
     "aten.clone.default": _clone,

@@ -8,12 +8,12 @@ groups of queries, ``algebra`` further laws of sums, products and joins, ``activ
 written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formulas`` numbers, powers and functions of
 elements, ``choices`` choices between values and logic, ``branches`` sums of layers of one operand, ``lookups`` what is
 computed from rows that integers choose, ``images`` what is computed of enlarged images and of averages,
-``interpolation`` what is computed of linearly enlarged ones, ``rotary`` and ``angles`` rotary position embeddings,
-``absorbed`` norms, unequal padding and orders of channels that layers take in, ``sigmoids`` GELU by a sigmoid,
-``compounds`` sums with a product and norms of vectors taken apart, ``gates`` factors that are collected.
-``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core``
-with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with
-fewest operators.
+``interpolation`` what is computed of linearly enlarged ones, ``joints`` convolutions of several images joined,
+``rotary`` and ``angles`` rotary position embeddings, ``absorbed`` norms, unequal padding and orders of channels that
+layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a product and norms of vectors taken apart,
+``gates`` factors that are collected. ``transformer`` moves the operators of attention blocks through reshapes,
+transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the operators
+beside them, ``matrix`` goes deepest with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -39,6 +39,7 @@ from taso_py.generate.sets.gates import GATES
 from taso_py.generate.sets.heads import HEADS
 from taso_py.generate.sets.images import IMAGES
 from taso_py.generate.sets.interpolation import INTERPOLATION
+from taso_py.generate.sets.joints import JOINTS
 from taso_py.generate.sets.layers import LAYERS
 from taso_py.generate.sets.layout import LAYOUT
 from taso_py.generate.sets.lookups import LOOKUPS
@@ -73,6 +74,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "angles": ANGLES,
     "absorbed": ABSORBED,
     "interpolation": INTERPOLATION,
+    "joints": JOINTS,
     "sigmoids": SIGMOIDS,
     "compounds": COMPOUNDS,
     "gates": GATES,
@@ -98,6 +100,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("angles",),
     ("absorbed",),
     ("interpolation",),
+    ("joints",),
     ("sigmoids",),
     ("compounds",),
     ("gates",),

@@ -1,7 +1,8 @@
 """The vocabulary ``absorbed``: what stands before or behind a layer and is absorbed into its weights.
 
-``layers`` has scales, shifts and other layers; here are the weights of layer normalization, padding of unequal widths,
-channels in another order, padding that is cut off again, and the flattening of global averages.
+``layers`` has scales, shifts and other layers; here are the weights of layer normalization, normalization by fixed
+statistics before a layer, padding of unequal widths, channels in another order, padding that is cut off again, the
+flattening of global averages, and shifts that a softmax does not see.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from taso_py.generate.sets.common import each, family, number, yields
 from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, WEIGHT, Family, Production, Variables
 from taso_py.ir.types import DType
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Div, Mul
+from taso_py.ops.elementwise import Add, Div, Mul, Rsqrt, Sub
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import DiagonalMatrix, Expand, Pad, Permute, Reshape, Slice
-from taso_py.ops.normalization import LayerNorm
+from taso_py.ops.normalization import BatchNorm, LayerNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d
-from taso_py.ops.reduction import Mean
+from taso_py.ops.reduction import Max, Mean, Sum
 from taso_py.ops.selection import Take
 
 _INNER, _OUTER, _REDUCED = "hor"
@@ -24,6 +25,7 @@ _COMPOSED, _COMPOSED_BIAS = "WB"
 """Roles of composed weights and biases."""
 _LINEAR = Linear()
 _KERNEL = Conv2d(stride=(2, 2), padding=(1, 1))
+_UNPADDED = Conv2d(stride=(2, 2), dilation=(2, 2))
 
 _NORMALIZED = family(
     "layers of affine normalizations",
@@ -37,6 +39,49 @@ _NORMALIZED = family(
         *yields(FUSED, ["rW", "rWb", "rWB"], _LINEAR),
     ),
     4,
+)
+
+_STATISTICS = each(g=(3,), s=(3,), m=(3,), q=(3,))
+"""The factors, shifts, means and variances of channels."""
+_FACTOR, _SHIFT = "fy"
+"""Roles of what a normalization by them multiplies each channel by, and adds to it, in all."""
+_BY_STATISTICS = (
+    *yields(_INNER, [DATA + "gsmq"], BatchNorm(0.25)),
+    *yields("1", ["qe"], Add()),
+    *yields("2", ["1"], Rsqrt()),
+    *yields(_FACTOR, ["2g"], Mul()),
+    *yields("3", [_FACTOR + "m"], Mul()),
+    *yields(_SHIFT, ["s3"], Sub()),
+)
+
+_NORMALIZED_BY_STATISTICS = (
+    family(
+        "layers of normalized features",
+        (*each(d=(4, 3), w=(5, 3), b=(5,)), *_STATISTICS, number("e", 0.25)),
+        (
+            *_BY_STATISTICS,
+            *yields(_OUTER, ["hw", "hwb"], _LINEAR),
+            *yields(_COMPOSED, [WEIGHT + _FACTOR], Mul()),
+            *yields(_COMPOSED_BIAS, [_SHIFT + "w", _SHIFT + "wb"], _LINEAR),
+            *yields(FUSED, ["dWB"], _LINEAR),
+        ),
+        8,
+    ),
+    family(
+        "convolutions of normalized images",
+        (*each(d=(2, 3, 6, 5), w=(4, 3, 3, 2), b=(4,)), *_STATISTICS, number("e", 0.25)),
+        (
+            *_BY_STATISTICS,
+            *yields(_OUTER, ["hw", "hwb"], _UNPADDED),
+            *yields("4", [_FACTOR], Reshape((3, 1, 1))),
+            *yields(_COMPOSED, [WEIGHT + "4"], Mul()),
+            *yields("5", [WEIGHT], Sum((-2, -1))),
+            *yields(_COMPOSED_BIAS, [_SHIFT + "5", _SHIFT + "5b"], _LINEAR),
+            *yields(FUSED, ["dWB"], _UNPADDED),
+        ),
+        10,
+        narrow=True,
+    ),
 )
 
 _UNEQUAL = tuple(
@@ -97,6 +142,20 @@ _CHOSEN = (
     ),
 )
 
+_UNSEEN = family(
+    "softmax of shifted rows",
+    each(d=(4, 3), r=(4, 1), n=()),
+    (
+        *yields(_INNER, ["dr", "dn"], Add(), Sub()),
+        *yields("x", [DATA], Max((-1,), keepdim=True)),
+        *yields(_INNER, ["dx"], Sub()),
+        *yields(_OUTER, [_INNER], Softmax()),
+        *yields(FUSED, [DATA], Softmax()),
+    ),
+    3,
+    domain=Domain.REAL,
+)
+
 _CUT = (
     family(
         "padding that is cut off",
@@ -153,7 +212,9 @@ _CUT = (
 
 ABSORBED: tuple[Family, ...] = (
     _NORMALIZED,
+    *_NORMALIZED_BY_STATISTICS,
     *_UNEQUAL,
     *_CHOSEN,
     *_CUT,
+    _UNSEEN,
 )

@@ -130,7 +130,10 @@ FUSE = (
         operators=5,
         every=True,
     ),
-    *(_masked_attention(*mask) for mask in ((2, 3, 4, 6), (2, 1, 4, 6), (1, 3, 4, 6), (1, 1, 4, 6), (2, 1, 1, 6))),
+    *(
+        _masked_attention(*mask)
+        for mask in ((2, 3, 4, 6), (2, 1, 4, 6), (1, 3, 4, 6), (1, 1, 4, 6), (2, 1, 1, 6), (4, 6))
+    ),
     Family(
         "attention with two masks",
         (*_heads(2, 3), Variables("m", (2, 1, 4, 6), MASK, 1), Variables("n", (1, 3, 4, 6), MASK, 1)),

@@ -95,8 +95,13 @@ def joined(
     large: tuple[int, ...],
     *enlarge: TensorOperator,
     domain: Domain = Domain.EXACT,
+    is_bias_beside: bool = False,
 ) -> Family:
-    """Return the family of pointwise convolutions of an enlarged image joined with another."""
+    """Return the family of pointwise convolutions of an enlarged image joined with another.
+
+    A bias is added to the part of the enlarged image, or to the other part, beside it.
+    """
+    small_bias, bias_beside = ([""], ["", _BIAS]) if is_bias_beside else (["", _BIAS], [""])
     is_broadcast = small[-2:] == (1, 1)
     return _family(
         name,
@@ -107,9 +112,9 @@ def joined(
             *yields(_RESULT, [_JOINED + WEIGHT, _JOINED + WEIGHT + _BIAS], _POINT),
             Production(Half(_CHANNEL, 0), WEIGHT, _FIRST),
             Production(Half(_CHANNEL, 1), WEIGHT, _SECOND),
-            *yields(_SMALL, [DATA + half + bias for half in (_FIRST, _SECOND) for bias in ("", _BIAS)], _POINT),
+            *yields(_SMALL, [DATA + half + bias for half in (_FIRST, _SECOND) for bias in small_bias], _POINT),
             *(() if is_broadcast else yields(_OTHER_LARGE, [_SMALL], *enlarge)),
-            *yields(_BEFORE, [_OTHER + half for half in (_FIRST, _SECOND)], _POINT),
+            *yields(_BEFORE, [_OTHER + half + bias for half in (_FIRST, _SECOND) for bias in bias_beside], _POINT),
             Production(Add(), (_SMALL if is_broadcast else _OTHER_LARGE) + _BEFORE, FUSED),
         ),
         6,

@@ -23,7 +23,8 @@ _OTHER, _BIAS = "yb"
 _CHANNELS, _FACTORS = 3, (4, 2)
 """With powers of two as factors, means of small integers are exact."""
 _SHAPE = (2, _CHANNELS, 3, 2)
-_JOINED, _JOINED_ENLARGED = (2, 2, 3, 2), (2, 2, 3 * _FACTORS[0], 2 * _FACTORS[1])
+_JOINED, _JOINED_ENLARGED = (2, 3, 2, 2), (2, 3, 2 * _FACTORS[0], 2 * _FACTORS[1])
+"""Shapes of images that are joined: no other size is the number of their channels."""
 _STATISTICS = "hkqt"
 """Roles of the vectors of a normalization."""
 
@@ -53,10 +54,17 @@ def _families(kind: str, enlarge: UpsampleBilinear2d) -> Iterator[Family]:
         each(d=_SHAPE, w=(5, _CHANNELS, 1, 1), b=(5,)),
         (DATA + WEIGHT, (Conv2d(),)),
         (DATA + WEIGHT + _BIAS, (Conv2d(),)),
-        domain=domain,
+        domain=Domain.REAL,
         enlarge=enlarge,
     )
-    yield joined(f"pointwise convolutions of joined {kind}", _JOINED, _JOINED_ENLARGED, enlarge, domain=domain)
+    yield joined(
+        f"pointwise convolutions of joined {kind}",
+        _JOINED,
+        _JOINED_ENLARGED,
+        enlarge,
+        domain=domain,
+        is_bias_beside=True,
+    )
 
 
 INTERPOLATION = (

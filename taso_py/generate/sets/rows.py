@@ -104,6 +104,9 @@ ROWS = (
     ),
     _family("functions of rows", (_X,), *_row_operators("d", Gelu(), Gelu("tanh"), Silu(), Contiguous())),
     _family(
+        "copied rows of heads", (Variables("x", (2, 4, 3, 5), DATA, 1),), *_row_operators("d", Contiguous()), axes=(-3,)
+    ),
+    _family(
         "rows and a vector",
         (_X, Variables("v", (_WIDTH,), WEIGHT, 1)),
         *_row_operators("dw", Add(), Mul(), Sub(), Div()),

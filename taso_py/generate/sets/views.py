@@ -1,13 +1,17 @@
-"""The vocabulary ``views``: elementwise operators moved before a reshape or permutation.
+"""The vocabulary ``views``: elementwise operators and normalization of channels moved before a reshape or permutation.
 
-A view between a product and the operators on its result keeps one kernel from computing both.
+A view between a product and the operators on its result keeps one kernel from computing both. One-dimensional
+convolutions are those of images of height one, seen without that axis.
 """
 
 from __future__ import annotations
 
+from taso_py.generate.sets.common import each, family, yields
 from taso_py.generate.vocabulary import DATA, FUSED, WEIGHT, Family, Production, Variables
 from taso_py.ops.elementwise import Add, Gelu, Relu, Sigmoid, Silu
+from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import Permute, Reshape
+from taso_py.ops.normalization import BatchNorm
 
 _SEEN = "s"
 """Role of values under the other shape."""
@@ -45,4 +49,17 @@ def _family(
 VIEWS = (
     *(_family(before, after, Reshape(after), Reshape(before)) for before, after in _SHAPES),
     _family((2, 3, 5), (3, 2, 5), _EXCHANGE, _EXCHANGE),
+    family(
+        "normalized images of height one",
+        each(d=(2, 3, 1, 5), h=(3,), k=(3,), q=(3,), t=(3,)),
+        (
+            *yields(_SEEN, [DATA], Reshape((2, 3, 5))),
+            # With an epsilon that makes the samples of a variance, which may be negative, positive.
+            *yields(_AFTER, [_SEEN + "hkqt"], BatchNorm(8.0)),
+            *yields(_BEFORE, [DATA + "hkqt"], BatchNorm(8.0)),
+            *yields(FUSED, [_BEFORE], Reshape((2, 3, 5))),
+        ),
+        2,
+        domain=Domain.REAL,
+    ),
 )

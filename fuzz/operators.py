@@ -22,6 +22,7 @@ UNARY = (
     *("F.gelu({0}, approximate='tanh')", "({0}.abs() + 0.1).rsqrt()", "1 / ({0}.abs() + 0.1)", "{0}.square()"),
     *("F.hardswish({0})", "F.hardsigmoid({0})", "{0}.clamp(-1, 1)", "{0}.abs()", "({0}.abs() + 0.1).sqrt()"),
     *("{0}.sin()", "torch.erf({0})", "F.leaky_relu({0})", "F.elu({0})", "F.dropout({0}, 0.5, False)", "{0}.log1p()"),
+    *("torch.cat([{0}, {0}], 0).cos()", "{0}.repeat_interleave(2, -1).sin()", "{0}.cos()"),
     *("{0}.clone().relu_()", "({0} + 0).mul_(2)", "{0}.contiguous()", "{0}.clone()", "{0} * torch.sigmoid({0})"),
     *("0.5 * {0} * (1 + torch.tanh(math.sqrt(2 / math.pi) * ({0} + 0.044715 * {0} ** 3)))", "F.softplus({0})"),
     *("0.5 * {0} * (1 + torch.erf({0} / math.sqrt(2)))", "torch.zeros_like({0}) + {0}", "F.hardtanh({0})"),
@@ -225,8 +226,12 @@ def _pyramid(draft: Draft) -> str | None:
     joined = channels + draft.tensor(other).shape[1]
     vector = draft.weight((channels, 1, 1), value.dtype)
     weights = [draft.weight((2, count, kernel, kernel), value.dtype) for count in (channels, joined)]
+    statistics = [draft.weight((2,), value.dtype) for _ in range(3)]
+    stride, backwards = draft.integer(1, 3), draft.weight((channels, 2, kernel, kernel), value.dtype)
+    transposed = f"F.conv_transpose2d({name}, {backwards}, None, {stride}, {kernel // 2}, {stride // 2})"
     return draft.choice(
         (
+            f"F.batch_norm({transposed}, {statistics[0]}, {statistics[1]} ** 2 + 0.5, {statistics[2]})",
             f"F.conv2d({enlarged}, {weights[0]}, padding={kernel // 2})",
             f"F.conv2d(torch.cat([{enlarged}, {other}], 1), {weights[1]}, padding={kernel // 2})",
             f"F.conv2d(torch.cat([{other}, {enlarged}], 1), {weights[1]})",

@@ -32,8 +32,8 @@ class ProofLevel(enum.IntEnum):
 
 
 _AT_ZERO = {
-    **dict.fromkeys(("relu", "tanh", "erf", "sqrt"), Fraction(0)),
-    "exp": Fraction(1),
+    **dict.fromkeys(("relu", "tanh", "erf", "sin", "sqrt"), Fraction(0)),
+    **dict.fromkeys(("exp", "cos"), Fraction(1)),
     "sigmoid": Fraction(1, 2),
 }
 POLES = frozenset({"reciprocal", "rsqrt", "sqrt", "log"})

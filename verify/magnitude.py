@@ -77,7 +77,7 @@ Polynomial: TypeAlias = Mapping[Monomial, float]
 Index: TypeAlias = tuple[int, ...]
 
 ONE: Monomial = frozenset()
-BOUNDED = frozenset({"sigmoid", "tanh", "erf"})
+BOUNDED = frozenset({"sigmoid", "tanh", "erf", "sin", "cos"})
 """Functions with values between -1 and 1."""
 
 

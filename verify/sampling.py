@@ -16,7 +16,7 @@ from taso_py.ir.node import make
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Poly, evaluate
 from taso_py.ir.types import DType, Group, TensorType
-from taso_py.ops.contraction import Conv2d
+from taso_py.ops.contraction import Conv2d, Conv3d, ConvTranspose2d
 from taso_py.rules.match import Match
 from taso_py.rules.substitution import Substitution, attribute_symbols, key
 from verify.hypotheses import fits, legal, lookups, number_symbols
@@ -155,7 +155,7 @@ def _size_choices(rule: Substitution) -> dict[str, tuple[int, ...]]:
         shape = variable.types[0].shape
         for place, axis in enumerate(shape):
             if isinstance(axis, Poly):
-                is_image = len(shape) == 4 and place >= 2
+                is_image = len(shape) in (4, 5) and place >= 2
                 for name in sorted(axis.symbols):
                     known = roles.get(name)
                     roles[name] = IMAGES if is_image and known is None else known or DIMENSIONS
@@ -165,6 +165,6 @@ def _size_choices(rule: Substitution) -> dict[str, tuple[int, ...]]:
 
 def _kernel_sizes(rule: Substitution) -> list[str]:
     """Return the symbols in the sizes of windows of convolutions."""
-    convolutions = [node for node in rule.source.nodes if isinstance(node.op, Conv2d)]
+    convolutions = [node for node in rule.source.nodes if isinstance(node.op, Conv2d | Conv3d | ConvTranspose2d)]
     axes = [axis for node in convolutions for axis in node.inputs[1].type.shape[2:] if isinstance(axis, Poly)]
     return sorted(set().union(*(axis.symbols for axis in axes)))

@@ -338,11 +338,18 @@ def _enlarge(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     return functional.pad(x[0], [columns // 2, columns // 2, rows // 2, rows // 2])
 
 
-def _conv2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+def _convolution(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    convolved = functional.conv3d if x[0].dim() == 5 else functional.conv2d
     bias = x[2] if len(x) == 3 else None
-    return functional.conv2d(
+    return convolved(
         x[0], x[1], bias, stride=at(op.stride), padding=at(op.padding), dilation=at(op.dilation), groups=at(op.groups)
     )
+
+
+def _conv_transpose2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
+    bias = x[2] if len(x) == 3 else None
+    windows = (at(op.stride), at(op.padding), op.output_padding)
+    return functional.conv_transpose2d(x[0], x[1], bias, *windows, at(op.groups), at(op.dilation))
 
 
 def _avg_pool2d(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
@@ -422,6 +429,8 @@ _KERNELS: Mapping[str, _Kernel] = {
     "exp": lambda _op, x, _at: torch.exp(x[0]),
     "pow": lambda op, x, _at: torch.pow(x[0], op.exponent),
     "erf": lambda _op, x, _at: torch.erf(x[0]),
+    "sin": lambda _op, x, _at: torch.sin(x[0]),
+    "cos": lambda _op, x, _at: torch.cos(x[0]),
     "sqrt": lambda _op, x, _at: torch.sqrt(x[0]),
     "rsqrt": lambda _op, x, _at: torch.rsqrt(x[0]),
     "silu": lambda _op, x, _at: functional.silu(x[0]),
@@ -438,7 +447,9 @@ _KERNELS: Mapping[str, _Kernel] = {
     "matmul": lambda _op, x, _at: torch.matmul(x[0], x[1]),
     "baddbmm": _baddbmm,
     "linear": lambda _op, x, _at: functional.linear(*x),
-    "conv2d": _conv2d,
+    "conv2d": _convolution,
+    "conv3d": _convolution,
+    "conv_transpose2d": _conv_transpose2d,
     "avg_pool2d": _avg_pool2d,
     "max_pool2d": _max_pool2d,
     "adaptive_avg_pool2d": lambda op, x, at: functional.adaptive_avg_pool2d(x[0], at(op.size)),

@@ -29,13 +29,13 @@ nn: Any = torch._C._nn  # pyright: ignore[reportPrivateUsage, reportAttributeAcc
 
 _ELEMENTWISE = (
     *("neg", "reciprocal", "relu", "sigmoid", "tanh", "exp", "erf", "sqrt", "rsqrt", "abs", "log", "log1p"),
-    *("clamp_min", "clamp_max"),
+    *("clamp_min", "clamp_max", "sin", "cos"),
 )
 _SAME_NAME = (
     *(*_ELEMENTWISE, "mm", "bmm", "matmul", "conv2d", "batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax"),
     *("cat", "permute", "reshape", "constant_pad_nd", "as_strided", "conv1d", "embedding", "index_select", "roll"),
     *("celu", "maximum", "minimum", "diagonal", "diag_embed", "logical_and", "logical_or", "logical_not"),
-    *("group_norm", "instance_norm", "addcmul", "addmm", "baddbmm"),
+    *("group_norm", "instance_norm", "addcmul", "addmm", "baddbmm", "conv3d"),
 )
 _NEURAL = (
     *("adaptive_avg_pool2d", "avg_pool2d", "gelu", "gelu_", "linear", "pad", "silu", "silu_"),
@@ -58,6 +58,7 @@ FUNCTIONS: Mapping[Any, Callable[..., Any]] = {
     **{getattr(aten, f"{name}_").Tensor: getattr(Tensor, f"{name}_") for name in _BINARY},
     **{getattr(aten, name).default: getattr(nn, name) for name in _NEURAL},
     aten.scaled_dot_product_attention.default: functional.scaled_dot_product_attention,
+    aten.conv_transpose2d.input: torch.conv_transpose2d,
     aten.upsample_nearest2d.default: nn.upsample_nearest2d,
     aten.upsample_bilinear2d.vec: nn.upsample_bilinear2d,
     aten.softmax.int: torch.softmax,

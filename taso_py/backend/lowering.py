@@ -30,7 +30,7 @@ from taso_py.ir.operator import Constant, Input, Operator
 from taso_py.ir.size import Dim
 from taso_py.ir.types import TensorType
 from taso_py.ops import choice
-from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
+from taso_py.ops.contraction import Baddbmm, Conv2d, Conv3d, ConvTranspose2d, Linear, Matmul
 from taso_py.ops.elementwise import Add, Addcmul, Div, Maximum, Minimum, Mul, Sub
 from taso_py.ops.movement import (
     Concat,
@@ -132,10 +132,19 @@ def _linear(call: Caller, op: Linear, node: Node, operands: Sequence[Any]) -> An
     return call(aten.linear.default, *operands)
 
 
-def _conv2d(call: Caller, op: Conv2d, node: Node, operands: Sequence[Any]) -> Any:
+def _convolution(overload: Any) -> Lowering:
+    def row(call: Caller, op: Conv2d | Conv3d, node: Node, operands: Sequence[Any]) -> Any:
+        bias = operands[2] if len(operands) == 3 else None
+        windows = (list(op.stride), list(op.padding), list(op.dilation))
+        return call(overload, operands[0], operands[1], bias, *windows, op.groups)
+
+    return row
+
+
+def _conv_transpose2d(call: Caller, op: ConvTranspose2d, node: Node, operands: Sequence[Any]) -> Any:
     bias = operands[2] if len(operands) == 3 else None
-    windows = (list(op.stride), list(op.padding), list(op.dilation))
-    return call(aten.conv2d.default, operands[0], operands[1], bias, *windows, op.groups)
+    windows = (list(op.stride), list(op.padding), list(op.output_padding))
+    return call(aten.conv_transpose2d.input, operands[0], operands[1], bias, *windows, op.groups, list(op.dilation))
 
 
 def _avg_pool2d(call: Caller, op: AvgPool2d, node: Node, operands: Sequence[Any]) -> Any:
@@ -388,7 +397,9 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Matmul: _matmul,
     Baddbmm: _baddbmm,
     Linear: _linear,
-    Conv2d: _conv2d,
+    Conv2d: _convolution(aten.conv2d.default),
+    Conv3d: _convolution(aten.conv3d.default),
+    ConvTranspose2d: _conv_transpose2d,
     AvgPool2d: _avg_pool2d,
     MaxPool2d: _max_pool2d,
     AdaptiveAvgPool2d: _adaptive_avg_pool2d,

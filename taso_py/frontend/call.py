@@ -85,6 +85,14 @@ class AtenCall:
         self.require(len(items) in (1, 2) and all(type(item) is int for item in items))
         return items[0], items[-1]
 
+    def triple(self, name: str) -> tuple[int, int, int]:
+        """Return an argument for three spatial axes, given as one number or three."""
+        found = self.arguments[name]
+        items = [found] * 3 if isinstance(found, int) else list(found)
+        items = items * 3 if len(items) == 1 else items
+        self.require(len(items) == 3 and all(type(item) is int for item in items))
+        return items[0], items[1], items[2]
+
     def number(self, name: str) -> float:
         """Return an argument that must be a finite number that a float represents exactly."""
         found = self.arguments[name]

@@ -1,4 +1,4 @@
-"""Matrix products: matmul, baddbmm, linear, two-dimensional convolution.
+"""Matrix products: matmul, baddbmm, linear, convolutions of images and volumes, transposed ones of images.
 
 Invariant: every definition is a sum of products of one element of each of two operands, plus an optional third one.
 """
@@ -132,26 +132,26 @@ def _check_bias(inputs: Sequence[TensorType], features: Dim, unifier: Unifier, n
 
 
 @dataclass(frozen=True)
-class Conv2d(_Contraction):
-    """Cross-correlation of ``x[n, c, h, w]`` with ``weight[o, c/groups, kh, kw]``, zero padding, optional bias."""
+class _Convolution(_Contraction):
+    """Cross-correlation of ``x[n, c, ..]`` with ``weight[o, c/groups, ..]``, zero padding, optional bias."""
 
-    name = "conv2d"
-    has_channels = True
     arity = (2, 3)
-    stride: tuple[Dim, Dim] = (1, 1)
-    padding: tuple[Dim, Dim] = (0, 0)
-    dilation: tuple[Dim, Dim] = (1, 1)
-    groups: Dim = 1
+    stride: tuple[Dim, ...]
+    padding: tuple[Dim, ...]
+    dilation: tuple[Dim, ...]
+    groups: Dim
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
         dtype = check_operands(self, inputs)
         x, weight = inputs[:2]
-        require(x.rank == 4 and weight.rank == 4, f"conv2d needs operands of rank 4, not {x} and {weight}")
-        batch, channels = plain_axis(x, -4), plain_axis(x, -3)
-        features = plain_axis(weight, -4)
-        unifier.equal(channels, self.groups * plain_axis(weight, -3), "conv2d channels")
+        axes = range(-len(self.stride), 0)
+        rank = 2 + len(axes)
+        require(x.rank == weight.rank == rank, f"{self.name} needs operands of rank {rank}, not {x} and {weight}")
+        batch, channels = plain_axis(x, -rank), plain_axis(x, 1 - rank)
+        features = plain_axis(weight, -rank)
+        unifier.equal(channels, self.groups * plain_axis(weight, 1 - rank), f"{self.name} channels")
         per_group = floordiv(unifier.resolve(features), unifier.resolve(self.groups))
-        unifier.equal(per_group * self.groups, features, "conv2d: groups do not divide the features")
+        unifier.equal(per_group * self.groups, features, f"{self.name}: groups do not divide the features")
         _check_bias(inputs, features, unifier, self.name)
         spatial = [
             window_count(
@@ -161,27 +161,25 @@ class Conv2d(_Contraction):
                 padding=p,
                 dilation=d,
             )
-            for axis, s, p, d in zip((-2, -1), self.stride, self.padding, self.dilation, strict=True)
+            for axis, s, p, d in zip(axes, self.stride, self.padding, self.dilation, strict=True)
         ]
         return (TensorType(dtype, (batch, features, *spatial)),)
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
         x, weight = operands[:2]
-        n, o, i, j = out
-        features, channels, kh, kw = (plain_axis(weight.type, axis) for axis in (-4, -3, -2, -1))
+        n, o, *at = out
+        features, channels, *kernel = (plain_axis(weight.type, axis) for axis in range(-len(out), 0))
         first = 0 if self.groups == 1 else floordiv(o, floordiv(features, self.groups)) * channels
 
-        def row(u: Dim) -> Dim:
-            return i * self.stride[0] + u * self.dilation[0] - self.padding[0]
+        def places(window: Sequence[Dim]) -> list[Dim]:
+            steps = zip(at, window, self.stride, self.padding, self.dilation, strict=True)
+            return [i * s + v * d - p for i, v, s, p, d in steps]
 
-        def column(v: Dim) -> Dim:
-            return j * self.stride[1] + v * self.dilation[1] - self.padding[1]
-
-        def inside(_c: Dim, u: Dim, v: Dim) -> tuple[Condition, ...]:
-            return guard_padding((row(u), column(v)), x.type, self.padding)
+        def inside(_c: Dim, *window: Dim) -> tuple[Condition, ...]:
+            return guard_padding(places(window), x.type, self.padding)
 
         product = total(
-            [channels, kh, kw], lambda c, u, v: x(n, first + c, row(u), column(v)) * weight(o, c, u, v), inside
+            [channels, *kernel], lambda c, *window: x(n, first + c, *places(window)) * weight(o, c, *window), inside
         )
         return product + operands[2](o) if len(operands) == 3 else product
 
@@ -190,15 +188,117 @@ class Conv2d(_Contraction):
         yield from self.padding
 
     def fits(self, inputs: Sequence[TensorType]) -> Iterator[Dim]:
-        kernel = (plain_axis(inputs[1], -2), plain_axis(inputs[1], -1))
+        kernel = [plain_axis(inputs[1], axis) for axis in range(-len(self.stride), 0)]
         yield from window_spans(inputs[0], kernel, self.padding, self.dilation)
+
+
+@dataclass(frozen=True)
+class Conv2d(_Convolution):
+    """Cross-correlation of images ``x[n, c, h, w]`` with ``weight[o, c/groups, kh, kw]``."""
+
+    name = "conv2d"
+    has_channels = True
+    stride: tuple[Dim, Dim] = (1, 1)
+    padding: tuple[Dim, Dim] = (0, 0)
+    dilation: tuple[Dim, Dim] = (1, 1)
+    groups: Dim = 1
+
+
+@dataclass(frozen=True)
+class Conv3d(_Convolution):
+    """Cross-correlation of volumes ``x[n, c, t, h, w]`` with ``weight[o, c/groups, kt, kh, kw]``."""
+
+    name = "conv3d"
+    stride: tuple[Dim, Dim, Dim] = (1, 1, 1)
+    padding: tuple[Dim, Dim, Dim] = (0, 0, 0)
+    dilation: tuple[Dim, Dim, Dim] = (1, 1, 1)
+    groups: Dim = 1
+
+
+@dataclass(frozen=True)
+class ConvTranspose2d(_Contraction):
+    """The transpose of a convolution as a linear map: ``x[n, c, h, w]`` with ``weight[c, o/groups, kh, kw]``.
+
+    Each element of the image adds its multiple of the kernel to a larger image, at ``stride`` from the next one; of
+    that, ``padding`` rows and columns are cut off on either side, ``output_padding`` fewer behind.
+    """
+
+    name = "conv_transpose2d"
+    has_channels = True
+    arity = (2, 3)
+    stride: tuple[Dim, Dim] = (1, 1)
+    padding: tuple[Dim, Dim] = (0, 0)
+    output_padding: tuple[int, int] = (0, 0)
+    dilation: tuple[Dim, Dim] = (1, 1)
+    groups: Dim = 1
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        x, weight = inputs[:2]
+        require(x.rank == 4 and weight.rank == 4, f"{self.name} needs operands of rank 4, not {x} and {weight}")
+        batch, channels = plain_axis(x, -4), plain_axis(x, -3)
+        unifier.equal(channels, plain_axis(weight, -4), f"{self.name} channels")
+        per_group = floordiv(unifier.resolve(channels), unifier.resolve(self.groups))
+        unifier.equal(per_group * self.groups, channels, f"{self.name}: groups do not divide the channels")
+        features = self.groups * plain_axis(weight, -3)
+        _check_bias(inputs, features, unifier, self.name)
+        for added, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True):
+            fits = 0 <= added and not (isinstance(s, int) and isinstance(d, int) and added >= max(s, d, 1))
+            require(fits, f"{self.name}: output_padding is not less than stride or dilation")
+        spatial = self._extents(inputs)
+        require(not any(isinstance(extent, int) and extent < 1 for extent in spatial), f"{self.name}: nothing is left")
+        return (TensorType(dtype, (batch, features, *spatial)),)
+
+    def _extents(self, inputs: Sequence[TensorType]) -> list[Dim]:
+        windows = zip((-2, -1), self.stride, self.padding, self.output_padding, self.dilation, strict=True)
+        return [
+            (plain_axis(inputs[0], axis) - 1) * s - 2 * p + d * (plain_axis(inputs[1], axis) - 1) + added + 1
+            for axis, s, p, added, d in windows
+        ]
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        x, weight = operands[:2]
+        n, o, *at = out
+        inputs, features, kh, kw = (plain_axis(weight.type, axis) for axis in (-4, -3, -2, -1))
+        group = 0 if self.groups == 1 else floordiv(o, features)
+        first, channels = group * floordiv(inputs, self.groups), floordiv(inputs, self.groups)
+
+        def reached(kernel: Sequence[Dim]) -> list[Dim]:
+            """Return the places, in steps of one, from which elements of the kernel reach this one."""
+            steps = zip(at, kernel, self.padding, self.dilation, strict=True)
+            return [i + p - v * d for i, v, p, d in steps]
+
+        def places(kernel: Sequence[Dim]) -> list[Dim]:
+            return [floordiv(place, s) for place, s in zip(reached(kernel), self.stride, strict=True)]
+
+        def inside(_c: Dim, *kernel: Dim) -> tuple[Condition, ...]:
+            conditions: list[Condition] = []
+            for axis, place, i, s in zip((-2, -1), reached(kernel), places(kernel), self.stride, strict=True):
+                conditions += within(i, plain_axis(x.type, axis))
+                conditions += [] if s == 1 else [Condition(i * s - place, is_equality=True)]
+            return tuple(conditions)
+
+        product = total(
+            [channels, kh, kw],
+            lambda c, *kernel: x(n, first + c, *places(kernel))
+            * weight(first + c, o - group * features, *kernel),
+            inside,
+        )
+        return product + operands[2](o) if len(operands) == 3 else product
+
+    def legal(self) -> Iterator[Dim]:
+        yield from (at_least_one - 1 for at_least_one in (*self.stride, *self.dilation, self.groups))
+        yield from self.padding
+
+    def fits(self, inputs: Sequence[TensorType]) -> Iterator[Dim]:
+        yield from (extent - 1 for extent in self._extents(inputs))
 
 
 def window_spans(
     x: TensorType, kernel: Sequence[Dim], padding: Sequence[Dim], dilation: Sequence[Dim]
 ) -> Iterator[Dim]:
     """Yield, for each axis, the size of the padded image minus the extent of the window."""
-    for axis, k, p, d in zip((-2, -1), kernel, padding, dilation, strict=True):
+    for axis, k, p, d in zip(range(-len(kernel), 0), kernel, padding, dilation, strict=True):
         yield plain_axis(x, axis) + 2 * p - d * (k - 1) - 1
 
 
@@ -215,11 +315,11 @@ def window_count(extent: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: 
     return floordiv(span + stride - 1 if rounds_up else span, stride) + 1
 
 
-def guard_padding(index: tuple[Dim, Dim], x: TensorType, padding: Sequence[Dim]) -> tuple[Condition, ...]:
+def guard_padding(index: Sequence[Dim], x: TensorType, padding: Sequence[Dim]) -> tuple[Condition, ...]:
     """Return the conditions under which a window position is inside the image; none without padding."""
     return tuple(
         condition
-        for at, axis, pad in zip(index, (-2, -1), padding, strict=True)
+        for at, axis, pad in zip(index, range(-len(index), 0), padding, strict=True)
         if pad != 0
         for condition in within(at, plain_axis(x, axis))
     )

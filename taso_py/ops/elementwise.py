@@ -282,6 +282,22 @@ class Erf(_Unary):
 
 
 @dataclass(frozen=True)
+class Sin(_Unary):
+    """The sine of an angle in radians."""
+
+    name = "sin"
+    applies = frozenset({name})
+
+
+@dataclass(frozen=True)
+class Cos(_Unary):
+    """The cosine of an angle in radians."""
+
+    name = "cos"
+    applies = frozenset({name})
+
+
+@dataclass(frozen=True)
 class Silu(_Unary):
     """``x * sigmoid(x)`` (Elfwing et al. 2017)."""
 

@@ -38,6 +38,8 @@ _FUNCTIONS: Mapping[str, Callable[[Floats], Floats]] = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "reciprocal": lambda x: 1 / x,
     "erf": lambda x: np.asarray(_erf(x), dtype=np.float64),
+    "sin": np.sin,
+    "cos": np.cos,
 }
 
 COMPOSED: Mapping[str, Callable[[Callable[[str, Floats], Floats], Floats], Floats]] = {
@@ -46,7 +48,7 @@ COMPOSED: Mapping[str, Callable[[Callable[[str, Floats], Floats], Floats], Float
 }
 """Functions that are compositions of others, which are applied by name."""
 
-TRANSCENDENTAL = frozenset({"sigmoid", "tanh", "exp", "log", "erf"})
+TRANSCENDENTAL = frozenset({"sigmoid", "tanh", "exp", "log", "erf", "sin", "cos"})
 """Functions that are approximated, unlike roots and quotients, which are rounded correctly."""
 
 _ROUNDING: Mapping[DType, type[np.generic]] = {

@@ -22,13 +22,14 @@ from taso_py.ops.choice import (
     NotEqual,
     Where,
 )
-from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
+from taso_py.ops.contraction import Baddbmm, Conv2d, Conv3d, ConvTranspose2d, Linear, Matmul
 from taso_py.ops.elementwise import (
     Abs,
     Add,
     Addcmul,
     Cast,
     Celu,
+    Cos,
     Div,
     Elu,
     Erf,
@@ -49,6 +50,7 @@ from taso_py.ops.elementwise import (
     Rsqrt,
     Sigmoid,
     Silu,
+    Sin,
     Softplus,
     Sqrt,
     Sub,
@@ -77,11 +79,11 @@ from taso_py.ops.selection import Take
 DEFINED: dict[str, type[TensorOperator]] = {
     op.name: op
     for op in (
-        *(Add, Mul, Sub, Div, Addcmul, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast),
+        *(Add, Mul, Sub, Div, Addcmul, Relu, Sigmoid, Tanh, Exp, Erf, Sqrt, Rsqrt, Silu, Gelu, Cast, Sin, Cos),
         *(Maximum, Minimum, Abs, Log, Log1p, Pow),
         *(Hardtanh, Hardsigmoid, Hardswish, LeakyRelu, Celu, Elu, Softplus, Mish),
         *(Where, Greater, GreaterEqual, Equal, NotEqual, LogicalAnd, LogicalOr, LogicalNot),
-        *(Matmul, Baddbmm, Linear, Conv2d),
+        *(Matmul, Baddbmm, Linear, Conv2d, Conv3d, ConvTranspose2d),
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
         *(BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax, Attention),
         *(Concat, Slice, Diagonal, DiagonalMatrix, Permute, Reshape, Expand, UpsampleNearest2d),

@@ -59,7 +59,7 @@ CASES = [
     "graph(x: f64[2,3], y: f64[3]) { k = constant{value=0.25, dtype=f64} return gt(x, y), ge(y, x), eq(x, x), ne(x, y),"
     " gt(x, k), gt(k, x), ge(x, k), ge(k, x), eq(k, x), ne(x, k), gt(k, k), where(gt(x, k), x, k) }",
     "graph(x: f64[2,3]) { c = constant{value=20.0, dtype=f64} return softplus(mul(x, c)), softplus(add(x, c)) }",
-    "graph(x: f64[2,3]) { return rsqrt(exp(x)), sqrt(exp(x)), erf(x), cast(cast(x){dtype=f32}){dtype=f64} }",
+    "graph(x: f64[2,3]) { return rsqrt(exp(x)), sqrt(exp(x)), erf(x), sin(x), cos(x), cast(cast(x){dtype=f32}){dtype=f64} }",
     "graph(a: f64[2,3], b: f64[3,4]) { return matmul(a, b) }",
     "graph(a: f64[5,2,3], b: f64[5,3,4]) { return matmul(a, b) }",
     "graph(a: f64[5,1,2,3], b: f64[4,3,2]) { return matmul(a, b) }",
@@ -72,6 +72,10 @@ CASES = [
     "graph(x: f64[2,2,3], w: f64[4,3], b: f64[4]) { return linear(x, w), linear(x, w, b) }",
     "graph(x: f64[1,4,6,5], w: f64[6,2,3,1], b: f64[6]) {"
     " return conv2d(x, w, b){stride=[2,1], padding=[1,0], dilation=[1,2], groups=2}, conv2d(x, w){groups=2} }",
+    "graph(x: f64[1,4,3,6,5], w: f64[6,2,2,3,1], b: f64[6]) { return conv3d(x, w, b){stride=[1,2,1], padding=[1,1,0],"
+    " dilation=[2,1,2], groups=2}, conv3d(x, w){groups=2} }",
+    "graph(x: f64[1,4,6,5], w: f64[4,3,3,1], b: f64[6]) { return conv_transpose2d(x, w){stride=[2,2], groups=2},"
+    " conv_transpose2d(x, w, b){stride=[2,3], padding=[1,0], output_padding=[1,2], dilation=[1,2], groups=2} }",
     "graph(x: f64[1,2,7,6]) { return avg_pool2d(x){kernel=[3,2], stride=[2,1], padding=[1,0]},"
     " avg_pool2d(x){kernel=[3,2], stride=[2,1], padding=[1,1], count_include_pad=false} }",
     "graph(x: f64[1,2,7,6]) { return max_pool2d(x){kernel=[3,2], stride=[2,1], padding=[1,0], dilation=[1,2]},"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -25,16 +25,25 @@ from tests.driver.test_practice import (
     randn,
 )
 
+Norm = TypeVar("Norm", nn.BatchNorm1d, nn.BatchNorm3d)
 Q, K, V = HEADS, HEADS + 1, HEADS + 2
 
 
-def norm_of_features(count: int) -> nn.BatchNorm1d:
-    norm = nn.BatchNorm1d(count)
+def _drawn(norm: Norm) -> Norm:
+    """The normalization with numbers of its own for each feature."""
     with torch.no_grad():
         for tensor in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
             assert tensor is not None
             tensor.uniform_(0.5, 2)
     return norm
+
+
+def norm_of_features(count: int) -> nn.BatchNorm1d:
+    return _drawn(nn.BatchNorm1d(count))
+
+
+def norm_of_volumes(count: int) -> nn.BatchNorm3d:
+    return _drawn(nn.BatchNorm3d(count))
 
 
 def _both(m: Any, x: Tensor) -> Tensor:
@@ -94,6 +103,27 @@ CASES = {
     "a pointwise convolution of a normalized image": Case(
         _both, (IMAGE,), "conv2d", {"a": normalization(16), "b": nn.Conv2d(16, 8, 1, bias=False)}
     ),
+    "cosines of angles side by side": Case(
+        lambda m, x: (torch.cat([x, x], -1).cos(), x.cos()), (ROWS,), "concat cos"
+    ),
+    "sines of neighbouring angles": Case(
+        lambda m, x: (x.repeat_interleave(2, -1).sin(), x.sin()), (ROWS,), "contiguous expand reshape reshape sin"
+    ),
+    "a normalized transposed convolution": Case(
+        _both, (IMAGE,), "conv_transpose2d", {"a": nn.ConvTranspose2d(16, 8, 4, 2, 1, bias=False), "b": normalization(8)}
+    ),
+    "a transposed convolution with padded output, normalized": Case(
+        _both,
+        (IMAGE,),
+        "conv_transpose2d",
+        {"a": nn.ConvTranspose2d(16, 8, 3, 2, 1, output_padding=1), "b": normalization(8)},
+    ),
+    "a normalized convolution of a volume": Case(
+        _both, (randn(2, 4, 5, 6, 7),), "conv3d", {"a": nn.Conv3d(4, 8, 3, 1, 1, bias=False), "b": norm_of_volumes(8)}
+    ),
+    "a normalized convolution of a volume in groups": Case(
+        _both, (randn(2, 4, 5, 6, 7),), "conv3d", {"a": nn.Conv3d(4, 8, (1, 3, 3), 2, groups=4), "b": norm_of_volumes(8)}
+    ),
     "a normalized one-dimensional convolution": Case(
         _both, (TOKENS,), "conv2d reshape reshape", {"a": nn.Conv1d(32, 16, 3), "b": norm_of_features(16)}
     ),
@@ -105,7 +135,22 @@ NEAR_MISSES = {
     "softmax of shifts along the rows": Case(
         lambda m, x: (x - m.v).softmax(-1), (ROWS,), "softmax sub", {"v": randn(96)}
     ),
+    "cosines of different angles side by side": Case(
+        lambda m, x, y: (torch.cat([x, y], -1).cos(), x.cos()), (ROWS, ROWS + 1), "concat cos cos"
+    ),
     "softmax of a multiple": Case(lambda m, x: (x * 2).softmax(-1), (ROWS,), "mul softmax"),
+    "a transposed convolution in groups, normalized": Case(
+        _both,
+        (IMAGE,),
+        "batch_norm conv_transpose2d",
+        {"a": nn.ConvTranspose2d(16, 8, 2, 2, groups=2), "b": normalization(8)},
+    ),
+    "a convolution of a volume, activated and normalized": Case(
+        lambda m, x: m.b(F.relu(m.a(x))),
+        (randn(2, 4, 5, 6, 7),),
+        "batch_norm conv3d relu",
+        {"a": nn.Conv3d(4, 8, 3), "b": norm_of_volumes(8)},
+    ),
     "a padded convolution of a normalized image": Case(
         _both, (IMAGE,), "batch_norm conv2d", {"a": normalization(16), "b": nn.Conv2d(16, 8, 3, padding=1)}
     ),

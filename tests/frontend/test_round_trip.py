@@ -78,7 +78,7 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             F.silu(x),
             F.gelu(x),
             F.gelu(x, approximate="tanh"),
-            x.relu(),
+            *(x.relu(), x.sin(), x.cos()),
             x.erf(),
             F.hardtanh(x),
             F.relu6(x),

@@ -24,13 +24,14 @@ from taso_py.ops.choice import (
     NotEqual,
     Where,
 )
-from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
+from taso_py.ops.contraction import Baddbmm, Conv2d, Conv3d, ConvTranspose2d, Linear, Matmul
 from taso_py.ops.elementwise import (
     Abs,
     Add,
     Addcmul,
     Cast,
     Celu,
+    Cos,
     Div,
     Elu,
     Erf,
@@ -51,6 +52,7 @@ from taso_py.ops.elementwise import (
     Rsqrt,
     Sigmoid,
     Silu,
+    Sin,
     Softplus,
     Sqrt,
     Sub,
@@ -148,6 +150,8 @@ CASES = [
     Case(Tanh(), [(5, 3)], torch.tanh),
     Case(Exp(), [(5, 3)], torch.exp),
     Case(Erf(), [(5, 3)], torch.erf),
+    Case(Sin(), [(5, 3)], torch.sin),
+    Case(Cos(), [(5, 3)], torch.cos),
     Case(Log(), [(5, 3)], torch.log, positive=True),
     Case(Log1p(), [(5, 3)], torch.log1p, positive=True),
     Case(Abs(), [(5, 3)], torch.abs),
@@ -184,6 +188,17 @@ CASES = [
     Case(Linear(), [(2, 3, 4), (5, 4)], F.linear),
     Case(Linear(), [(3, 4), (5, 4), (5,)], F.linear),
     Case(Conv2d(), [(2, 3, 4, 5), (6, 3, 1, 1)], F.conv2d),
+    Case(
+        Conv3d((2, 1, 2), (1, 0, 1), (1, 2, 1), 2),
+        [(2, 4, 3, 5, 4), (6, 2, 2, 2, 3), (6,)],
+        lambda x, w, b: F.conv3d(x, w, b, (2, 1, 2), (1, 0, 1), (1, 2, 1), 2),
+    ),
+    Case(ConvTranspose2d(), [(2, 3, 4, 5), (3, 6, 2, 3), (6,)], F.conv_transpose2d),
+    Case(
+        ConvTranspose2d((2, 3), (1, 2), (1, 0), (2, 1), groups=2),
+        [(2, 4, 3, 5), (4, 3, 3, 2), (6,)],
+        lambda x, w, b: F.conv_transpose2d(x, w, b, (2, 3), (1, 2), (1, 0), 2, (2, 1)),
+    ),
     Case(
         Conv2d(stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=2),
         [(2, 4, 6, 7), (6, 2, 3, 2), (6,)],

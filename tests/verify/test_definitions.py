@@ -13,7 +13,7 @@ import torch
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.choice import Where
-from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
+from taso_py.ops.contraction import Baddbmm, Conv2d, Conv3d, ConvTranspose2d, Linear, Matmul
 from taso_py.ops.elementwise import Addcmul, Cast, Celu, Elu, Gelu, Hardtanh, LeakyRelu, Pow, Softplus
 from taso_py.ops.evaluate import Domain, evaluate
 from taso_py.ops.movement import (
@@ -111,6 +111,25 @@ def conv2d(random: Random) -> Case:
     op = Conv2d(pair(random, 1, 3), pair(random, 0, 2), pair(random, 1, 2), groups)
     x = (few(random), groups * channels, *pair(random, 5, 9))
     shapes: Shapes = [x, (groups * features, channels, *pair(random, 1, 3))]
+    return op, shapes + [(groups * features,)] * random.randint(0, 1)
+
+
+def conv3d(random: Random) -> Case:
+    groups, channels, features = random.choice((1, 2)), random.randint(1, 2), random.randint(1, 2)
+    strides, padding, dilation = (tuple(random.randint(*ends) for _ in range(3)) for ends in ((1, 3), (0, 2), (1, 2)))
+    op = Conv3d(strides, padding, dilation, groups)  # pyright: ignore[reportArgumentType]
+    x = (random.randint(1, 2), groups * channels, *(random.randint(3, 5) for _ in range(3)))
+    shapes: Shapes = [x, (groups * features, channels, *(random.randint(1, 2) for _ in range(3)))]
+    return op, shapes + [(groups * features,)] * random.randint(0, 1)
+
+
+def conv_transpose2d(random: Random) -> Case:
+    groups, channels, features = random.choice((1, 1, 2, 3)), few(random), few(random)
+    stride, dilation = pair(random, 1, 3), pair(random, 1, 2)
+    rows, columns = (random.randint(0, max(sizes) - 1) for sizes in zip(stride, dilation, strict=True))
+    op = ConvTranspose2d(stride, pair(random, 0, 1), (rows, columns), dilation, groups)
+    x = (few(random), groups * channels, *pair(random, 3, 5))
+    shapes: Shapes = [x, (groups * channels, features, *pair(random, 1, 3))]
     return op, shapes + [(groups * features,)] * random.randint(0, 1)
 
 
@@ -277,6 +296,8 @@ CASES: dict[str, Make] = {
     "baddbmm": baddbmm,
     "linear": linear,
     "conv2d": conv2d,
+    "conv3d": conv3d,
+    "conv_transpose2d": conv_transpose2d,
     "avg_pool2d": pool(AvgPool2d),
     "max_pool2d": pool(MaxPool2d),
     "adaptive_avg_pool2d": adaptive,

@@ -39,6 +39,8 @@ SCALARS = {
     "exp": math.exp,
     "log": lambda x: math.log(x) if x > 0 else math.nan,
     "erf": math.erf,
+    "sin": math.sin,
+    "cos": math.cos,
     "sqrt": math.sqrt,
     "rsqrt": lambda x: x**-0.5,
     "reciprocal": lambda x: 1 / x,

@@ -8,7 +8,7 @@ from taso_py.backend.onnx.row import Row
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_float, as_number
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Operator, Weight
-from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
+from taso_py.ops.contraction import Baddbmm, Conv2d, Conv3d, ConvTranspose2d, Linear, Matmul
 
 
 def _matmul(w: Writer, op: Matmul, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -46,7 +46,7 @@ def _transposes(reader: Node, weight: Value) -> bool:
     return isinstance(reader.op, Linear) and reader.inputs[0].type.rank != 2 and weight not in others
 
 
-def _conv2d(w: Writer, op: Conv2d, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+def _convolution(w: Writer, op: Conv2d | Conv3d, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     padding = [as_number(pad) for pad in op.padding]
     return w.op(
         "Conv",
@@ -58,5 +58,25 @@ def _conv2d(w: Writer, op: Conv2d, node: Node, operands: Sequence[OnnxValue]) ->
     )
 
 
-ROWS: Mapping[type[Operator], Row] = {Matmul: _matmul, Baddbmm: _baddbmm, Linear: _linear, Conv2d: _conv2d}
+def _conv_transpose2d(w: Writer, op: ConvTranspose2d, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    padding = [as_number(pad) for pad in op.padding]
+    return w.op(
+        "ConvTranspose",
+        *operands,
+        strides=[as_number(step) for step in op.stride],
+        pads=[*padding, *padding],
+        output_padding=list(op.output_padding),
+        dilations=[as_number(step) for step in op.dilation],
+        group=as_number(op.groups),
+    )
+
+
+ROWS: Mapping[type[Operator], Row] = {
+    Matmul: _matmul,
+    Baddbmm: _baddbmm,
+    Linear: _linear,
+    Conv2d: _convolution,
+    Conv3d: _convolution,
+    ConvTranspose2d: _conv_transpose2d,
+}
 """The rows, by the class of the operator."""

@@ -1,7 +1,6 @@
 """Import of matrix products and convolutions.
 
-Invariant: only forms that mean the same as our operators are taken; transposed and three-dimensional convolutions and
-products with vectors stay opaque. A one-dimensional convolution becomes one of images of height one, as in PyTorch.
+Invariant: only forms that mean the same as our operators are taken; products with vectors stay opaque. A one-dimensional convolution becomes one of images of height one, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from taso_py.frontend.call import AtenCall, Result, apply
-from taso_py.ops.contraction import Baddbmm, Conv2d, Linear, Matmul
+from taso_py.ops.contraction import Baddbmm, Conv2d, Conv3d, ConvTranspose2d, Linear, Matmul
 from taso_py.ops.movement import Contiguous, Permute, Reshape
 
 
@@ -49,9 +48,25 @@ def _conv2d(call: AtenCall) -> Result:
     return apply(Conv2d(*windows, call["groups"]), x, weight, *call.optional("bias"))
 
 
+def _conv3d(call: AtenCall) -> Result:
+    x, weight = call.value("input"), call.value("weight")
+    call.require(x.type.rank == 5)
+    windows = (call.triple("stride"), call.triple("padding"), call.triple("dilation"))
+    return apply(Conv3d(*windows, call["groups"]), x, weight, *call.optional("bias"))
+
+
+def _conv_transpose2d(call: AtenCall) -> Result:
+    x, weight = call.value("input"), call.value("weight")
+    call.require(x.type.rank == 4)
+    windows = (call.pair(name) for name in ("stride", "padding", "output_padding", "dilation"))
+    return apply(ConvTranspose2d(*windows, call["groups"]), x, weight, *call.optional("bias"))
+
+
 def _convolution(call: AtenCall) -> Result:
-    call.require(not call["transposed"] and not any(call["output_padding"]))
-    return _conv2d(call)
+    if call["transposed"]:
+        return _conv_transpose2d(call)
+    call.require(not any(call["output_padding"]))
+    return _conv3d(call) if call.value("input").type.rank == 5 else _conv2d(call)
 
 
 def _named_padding(call: AtenCall, dilation: Sequence[int]) -> list[int]:
@@ -96,6 +111,8 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.conv1d.padding": _conv1d_named_padding,
     "aten.conv2d.default": _conv2d,
     "aten.conv2d.padding": _conv2d_named_padding,
+    "aten.conv3d.default": _conv3d,
+    "aten.conv_transpose2d.input": _conv_transpose2d,
     "aten.convolution.default": _convolution,
 }
 """One row per ATen overload."""

@@ -11,9 +11,10 @@ computed from rows that integers choose, ``images`` what is computed of enlarged
 ``interpolation`` what is computed of linearly enlarged ones, ``joints`` convolutions of several images joined,
 ``rotary`` and ``angles`` rotary position embeddings, ``absorbed`` norms, unequal padding and orders of channels that
 layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a product and norms of vectors taken apart,
-``gates`` factors that are collected. ``transformer`` moves the operators of attention blocks through reshapes,
-transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the operators
-beside them, ``matrix`` goes deepest with fewest operators.
+``gates`` factors that are collected, ``convolutions`` transposed convolutions and those of volumes. ``transformer``
+moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more
+operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with fewest
+operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -30,6 +31,7 @@ from taso_py.generate.sets.branches import BRANCHES
 from taso_py.generate.sets.choices import CHOICES
 from taso_py.generate.sets.compounds import COMPOUNDS
 from taso_py.generate.sets.conv import CONV
+from taso_py.generate.sets.convolutions import CONVOLUTIONS
 from taso_py.generate.sets.core import CORE
 from taso_py.generate.sets.deep import DEEP
 from taso_py.generate.sets.fold import FOLD
@@ -78,6 +80,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "sigmoids": SIGMOIDS,
     "compounds": COMPOUNDS,
     "gates": GATES,
+    "convolutions": CONVOLUTIONS,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -104,6 +107,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("sigmoids",),
     ("compounds",),
     ("gates",),
+    ("convolutions",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

@@ -3,15 +3,17 @@
 Pairs of features are rotated by angles that depend on the position (Su et al. 2021, RoFormer): ``x * cos + y * sin``,
 where ``y`` are the features of each pair exchanged, one of them negated. The pairs are the halves of a row, or
 neighbours. Angles are the same for all heads, often fixed: signs cost less there. ``rotary`` has angles with as many
-axes as features, ``angles`` those with fewer.
+axes as features, ``angles`` those with fewer, and the sines and cosines of angles that occur twice.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from taso_py.generate.sets.common import each, family, number, yields
 from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, Family, Variables
-from taso_py.ops.elementwise import Add, Mul, Sub
-from taso_py.ops.movement import Concat, Expand, Reshape, Slice
+from taso_py.ops.elementwise import Add, Cos, Mul, Sin, Sub
+from taso_py.ops.movement import Concat, Contiguous, Expand, Reshape, Slice
 
 _FIRST, _SECOND = "ab"
 """Roles of the first and of the second feature of each pair."""
@@ -139,6 +141,43 @@ def _rotated(place: tuple[int, ...]) -> Family:
     )
 
 
-ROTARY, ANGLES = (
+def _functions() -> Iterator[Family]:
+    """Yield the families of functions of angles that occur twice in a row: side by side, or as neighbours."""
+    joined, pair = 2 * _HALF, Expand((5, _HALF, 2))
+    yield family(
+        "functions of angles side by side",
+        each(d=(5, _HALF)),
+        (
+            *yields(_JOINED, [DATA + DATA], Concat(-1)),
+            *yields(_RESULT, [_JOINED], Sin(), Cos()),
+            *yields(_SCALED, [DATA], Sin(), Cos()),
+            *yields(FUSED, [_SCALED + _SCALED], Concat(-1)),
+        ),
+        3,
+        repeats=True,
+    )
+    yield family(
+        "functions of neighbouring angles",
+        each(d=(5, _HALF)),
+        (
+            *yields(_SCALED, [DATA], Sin(), Cos()),
+            *(
+                made
+                for start, letters in ((DATA, "pqrs"), (_SCALED, "PQR" + FUSED))
+                for made in (
+                    *yields(letters[0], [start], Reshape((5, _HALF, 1))),
+                    *yields(letters[1], [letters[0]], pair),
+                    *yields(letters[2], [letters[1]], Contiguous()),
+                    *yields(letters[3], [letters[2]], Reshape((5, joined))),
+                )
+            ),
+            *yields(_RESULT, ["s"], Sin(), Cos()),
+        ),
+        5,
+    )
+
+
+ROTARY, _FEWER = (
     tuple(make(place) for make in (_parts, _neighbours, _rotated) for place in places) for places in (_HEADS, _ROWS)
 )
+ANGLES = (*_FEWER, *_functions())

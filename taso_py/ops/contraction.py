@@ -243,7 +243,7 @@ class ConvTranspose2d(_Contraction):
         features = self.groups * plain_axis(weight, -3)
         _check_bias(inputs, features, unifier, self.name)
         for added, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True):
-            fits = 0 <= added and not (isinstance(s, int) and isinstance(d, int) and added >= max(s, d, 1))
+            fits = added >= 0 and not (isinstance(s, int) and isinstance(d, int) and added >= max(s, d, 1))
             require(fits, f"{self.name}: output_padding is not less than stride or dilation")
         spatial = self._extents(inputs)
         require(not any(isinstance(extent, int) and extent < 1 for extent in spatial), f"{self.name}: nothing is left")
@@ -280,8 +280,7 @@ class ConvTranspose2d(_Contraction):
 
         product = total(
             [channels, kh, kw],
-            lambda c, *kernel: x(n, first + c, *places(kernel))
-            * weight(first + c, o - group * features, *kernel),
+            lambda c, *kernel: x(n, first + c, *places(kernel)) * weight(first + c, o - group * features, *kernel),
             inside,
         )
         return product + operands[2](o) if len(operands) == 3 else product

@@ -59,7 +59,8 @@ CASES = [
     "graph(x: f64[2,3], y: f64[3]) { k = constant{value=0.25, dtype=f64} return gt(x, y), ge(y, x), eq(x, x), ne(x, y),"
     " gt(x, k), gt(k, x), ge(x, k), ge(k, x), eq(k, x), ne(x, k), gt(k, k), where(gt(x, k), x, k) }",
     "graph(x: f64[2,3]) { c = constant{value=20.0, dtype=f64} return softplus(mul(x, c)), softplus(add(x, c)) }",
-    "graph(x: f64[2,3]) { return rsqrt(exp(x)), sqrt(exp(x)), erf(x), sin(x), cos(x), cast(cast(x){dtype=f32}){dtype=f64} }",
+    "graph(x: f64[2,3]) { return rsqrt(exp(x)), sqrt(exp(x)), erf(x), sin(x), cos(x),"
+    " cast(cast(x){dtype=f32}){dtype=f64} }",
     "graph(a: f64[2,3], b: f64[3,4]) { return matmul(a, b) }",
     "graph(a: f64[5,2,3], b: f64[5,3,4]) { return matmul(a, b) }",
     "graph(a: f64[5,1,2,3], b: f64[4,3,2]) { return matmul(a, b) }",

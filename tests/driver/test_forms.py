@@ -103,14 +103,15 @@ CASES = {
     "a pointwise convolution of a normalized image": Case(
         _both, (IMAGE,), "conv2d", {"a": normalization(16), "b": nn.Conv2d(16, 8, 1, bias=False)}
     ),
-    "cosines of angles side by side": Case(
-        lambda m, x: (torch.cat([x, x], -1).cos(), x.cos()), (ROWS,), "concat cos"
-    ),
+    "cosines of angles side by side": Case(lambda m, x: (torch.cat([x, x], -1).cos(), x.cos()), (ROWS,), "concat cos"),
     "sines of neighbouring angles": Case(
         lambda m, x: (x.repeat_interleave(2, -1).sin(), x.sin()), (ROWS,), "contiguous expand reshape reshape sin"
     ),
     "a normalized transposed convolution": Case(
-        _both, (IMAGE,), "conv_transpose2d", {"a": nn.ConvTranspose2d(16, 8, 4, 2, 1, bias=False), "b": normalization(8)}
+        _both,
+        (IMAGE,),
+        "conv_transpose2d",
+        {"a": nn.ConvTranspose2d(16, 8, 4, 2, 1, bias=False), "b": normalization(8)},
     ),
     "a transposed convolution with padded output, normalized": Case(
         _both,
@@ -122,7 +123,10 @@ CASES = {
         _both, (randn(2, 4, 5, 6, 7),), "conv3d", {"a": nn.Conv3d(4, 8, 3, 1, 1, bias=False), "b": norm_of_volumes(8)}
     ),
     "a normalized convolution of a volume in groups": Case(
-        _both, (randn(2, 4, 5, 6, 7),), "conv3d", {"a": nn.Conv3d(4, 8, (1, 3, 3), 2, groups=4), "b": norm_of_volumes(8)}
+        _both,
+        (randn(2, 4, 5, 6, 7),),
+        "conv3d",
+        {"a": nn.Conv3d(4, 8, (1, 3, 3), 2, groups=4), "b": norm_of_volumes(8)},
     ),
     "a normalized one-dimensional convolution": Case(
         _both, (TOKENS,), "conv2d reshape reshape", {"a": nn.Conv1d(32, 16, 3), "b": norm_of_features(16)}

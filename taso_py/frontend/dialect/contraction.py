@@ -1,6 +1,7 @@
 """Import of matrix products and convolutions.
 
-Invariant: only forms that mean the same as our operators are taken; products with vectors stay opaque. A one-dimensional convolution becomes one of images of height one, as in PyTorch.
+Invariant: only forms that mean the same as our operators are taken; products with vectors stay opaque. A
+one-dimensional convolution becomes one of images of height one, as in PyTorch.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def _conv3d(call: AtenCall) -> Result:
 def _conv_transpose2d(call: AtenCall) -> Result:
     x, weight = call.value("input"), call.value("weight")
     call.require(x.type.rank == 4)
-    windows = (call.pair(name) for name in ("stride", "padding", "output_padding", "dilation"))
+    windows = (call.pair("stride"), call.pair("padding"), call.pair("output_padding"), call.pair("dilation"))
     return apply(ConvTranspose2d(*windows, call["groups"]), x, weight, *call.optional("bias"))
 
 

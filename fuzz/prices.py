@@ -43,7 +43,10 @@ class InventedPrices:
 
     def covers(self, node: Node) -> Sequence[Cover]:
         """Return the covers that end with a node."""
-        return self.kept.setdefault(node, covers(node, self.device, self.tiles))
+        known = self.kept.get(node)
+        if known is None:
+            known = self.kept[node] = covers(node, self.device, self.tiles)
+        return known
 
     def cover_seconds(self, cover: Cover, formats: Formats) -> float:
         """Return the price of a cover; it depends on the formats in which it reads its operands."""

@@ -42,7 +42,8 @@ def _flow(draft: Draft, name: str, value: Tensor, depth: int) -> str:
         body, other = _body(draft, ("a", "b"), part, depth), draft.weight(part.shape, value.dtype)
         return f"{CALL}.each(lambda a, b: {body}, {name}, {other})"
     carried, result = (_body(draft, ("a", "b"), part, depth) for _ in range(2))
-    start = draft.choice(("torch.zeros_like({0}[0])", "{0}[-1].clone()")).format(name)
+    # In memory of its own: an import drops copies of parts, and products round by how their operands are aligned.
+    start = draft.choice(("torch.zeros_like({0}[0])", "{0}.amax(0)")).format(name)
     step = f"lambda a, b: ({carried}, {result})"
     call = f"{CALL}.accumulate({step}, {start}, {name}, reverse={draft.chance(3)})"
     return f"{call}[1]" if depth else call

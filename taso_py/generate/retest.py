@@ -114,7 +114,7 @@ def instances(rule: Substitution, seed: int) -> Iterator[Instance]:
             has_some = True
             yield instance
     # Of many sizes, with some that are differences of others, few fit by chance.
-    for _ in range(0 if has_some else _ATTEMPTS):
+    for _ in range(0 if has_some or not draws.has_differences else _ATTEMPTS):
         instance = _instance(rule, draws.next_fitting(range(1, 4), is_distinct=False), (), 4 * _LARGEST)
         if instance is not None:
             yield instance
@@ -133,7 +133,7 @@ def has_generic_instance(rule: Substitution, seed: int) -> bool:
 
 def _generic(rule: Substitution, seed: int) -> Instance | None:
     draws = _Draws(rule, generator(seed, f"generic {rule.id}"))
-    for draw in (draws.next, draws.next_fitting):
+    for draw in (draws.next, draws.next_fitting) if draws.has_differences else (draws.next,):
         tried = (_instance(rule, draw(range(2, 61), is_distinct=True), _GENERIC_GROUP, None) for _ in range(_ATTEMPTS))
         if (instance := next(filter(None, tried), None)) is not None:
             return instance
@@ -192,6 +192,12 @@ class _Draws:
                     value = self._integer(least, most)
             drawn[step.name] = value
         return {**drawn}
+
+    @cached_property
+    def has_differences(self) -> bool:
+        """True if a size of a variable is a difference."""
+        sizes = [axis for node in self.rule.variables for axis in node.types[0].shape]
+        return any(isinstance(size, Poly) and any(factor < 0 for _, factor in size.terms) for size in sizes)
 
     def next_fitting(self, dimensions: range, *, is_distinct: bool) -> dict[str, Dim]:
         """Return a value for each symbol; a difference of sizes that is a size is made positive."""

@@ -30,9 +30,9 @@ _WORDS: dict[str, float | bool | None] = {
     "nan": float("nan"),
 }
 _TOKEN = re.compile(
-    r"""(?P<space>(\s|//\ [^\n]*)+)
-      |(?P<open>([A-Za-z_][\w.]*+|\(([^(){}]++|\([^()]*+\))*+\))\{\d+\ in\ \d+\.\.\d*\})
-      |(?P<float>\d+\.\d+(e[+-]?\d+)?|\d+e[+-]?\d+)
+    r"""(?P<space>(?:\s|//\ [^\n]*)+)
+      |(?P<open>(?:[A-Za-z_][\w.]*+|\((?:[^(){}]++|\([^()]*+\))*+\))\{\d+\ in\ \d+\.\.\d*\})
+      |(?P<float>\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)
       |(?P<int>\d+)
       |(?P<name>[A-Za-z_]\w*)
       |(?P<string>"(?:[^"\\]|\\.)*")
@@ -57,15 +57,10 @@ def tokenize(text: str) -> list[Token]:
         match = _TOKEN.match(text, place)
         if match is None:
             raise GraphTextError(f"{position(text, place)}: unexpected character {text[place]!r}")
-        if match.lastgroup is not None and (kind := _kind(match)) != "space":
-            tokens.append(Token(kind, match.group(), place))
+        if match.lastgroup is not None and match.lastgroup != "space":
+            tokens.append(Token(match.lastgroup, match.group(), place))
         place = match.end()
     return [*tokens, Token("end", "", len(text))]
-
-
-def _kind(match: re.Match[str]) -> str:
-    kinds = ("space", "open", "float", "int", "name", "string", "mark")
-    return next(kind for kind in kinds if match.group(kind) is not None)
 
 
 def position(text: str, place: int) -> str:
@@ -98,7 +93,8 @@ class GraphParser:
 
     def peek(self, ahead: int = 0) -> Token:
         """Return the next token, or one further ahead."""
-        return self._tokens[min(self._next + ahead, len(self._tokens) - 1)]
+        place = self._next + ahead
+        return self._tokens[place] if place < len(self._tokens) else self._tokens[-1]
 
     def fail(self, message: str) -> NoReturn:
         """Raise a syntax error at the current token."""
@@ -106,7 +102,8 @@ class GraphParser:
 
     def accept(self, text: str) -> bool:
         """Skip the next token if it is ``text``; return whether it was."""
-        if self.peek().text != text or self.peek().kind == "string":
+        token = self.peek()
+        if token.text != text or token.kind == "string":
             return False
         self._next += 1
         return True

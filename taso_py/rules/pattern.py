@@ -201,7 +201,7 @@ def _readers(operators: Sequence[PatternOperator], place: int, roots: Set[int]) 
 
     operator = operators[place]
     operands = [{} if operator.swappable else needed({slot}) for slot in operator.operands]
-    given = {slot for reader in operators for slot in reader.operands if _refers_to(slot, place)}
+    given = {slot for reader in operators for slot in reader.operands if not slot.is_variable and slot.index == place}
     return (*operands, needed(given))
 
 
@@ -210,15 +210,12 @@ def _plan(operators: Sequence[PatternOperator], start: int) -> tuple[JoinPoint, 
     covered = _below(operators, [OperandRef(False, start, 0)])
     plan: list[JoinPoint] = []
     while True:
-        open_ = [place for place in range(len(operators)) if not any(_refers_to(slot, place) for slot in covered)]
+        reached = {slot.index for slot in covered if not slot.is_variable}
+        open_ = [place for place in range(len(operators)) if place not in reached]
         if not open_:
             return tuple(plan)
         plan.append(_join_point(operators, open_, covered))
         covered |= _below(operators, [OperandRef(False, plan[-1].index, 0)])
-
-
-def _refers_to(slot: OperandRef, place: int) -> bool:
-    return not slot.is_variable and slot.index == place
 
 
 def _join_point(operators: Sequence[PatternOperator], open_: Sequence[int], covered: set[OperandRef]) -> JoinPoint:

@@ -228,10 +228,12 @@ def _pyramid(draft: Draft) -> str | None:
     weights = [draft.weight((2, count, kernel, kernel), value.dtype) for count in (channels, joined)]
     statistics = [draft.weight((2,), value.dtype) for _ in range(3)]
     stride, backwards = draft.integer(1, 3), draft.weight((channels, 2, kernel, kernel), value.dtype)
+    volume = f"F.conv3d({name}[:, :, None], {weights[0]}[:, :, None], padding=(0, {kernel // 2}, {kernel // 2}))"
     transposed = f"F.conv_transpose2d({name}, {backwards}, None, {stride}, {kernel // 2}, {stride // 2})"
     return draft.choice(
         (
             f"F.batch_norm({transposed}, {statistics[0]}, {statistics[1]} ** 2 + 0.5, {statistics[2]})",
+            f"F.batch_norm({volume}, {statistics[0]}, {statistics[1]} ** 2 + 0.5, {statistics[2]})",
             f"F.conv2d({enlarged}, {weights[0]}, padding={kernel // 2})",
             f"F.conv2d(torch.cat([{enlarged}, {other}], 1), {weights[1]}, padding={kernel // 2})",
             f"F.conv2d(torch.cat([{other}, {enlarged}], 1), {weights[1]})",

@@ -32,6 +32,8 @@ _LARGEST = 1200
 """Most elements of a tensor in an instance."""
 _GENERIC_GROUP = (67, 71, 73)
 """Several axes: a rule that is true of one leading axis may be an instance of one that adds a vector to rows."""
+_IMAGE_AXES = 4
+_MOST_PERSISTENCE = 9
 _MAY_BE_ZERO = frozenset({"padding", "start", "stop", "widths", "wraps"})
 
 
@@ -113,8 +115,8 @@ def instances(rule: Substitution, seed: int) -> Iterator[Instance]:
         if instance is not None:
             has_some = True
             yield instance
-    # Of many sizes, with some that are differences of others, few fit by chance.
-    for _ in range(0 if has_some or not draws.has_differences else _ATTEMPTS):
+    # Of many sizes, or where some are differences of others, few fit by chance.
+    for _ in range(0 if has_some or draws.persistence == 1 else _ATTEMPTS):
         instance = _instance(rule, draws.next_fitting(range(1, 4), is_distinct=False), (), 4 * _LARGEST)
         if instance is not None:
             yield instance
@@ -133,9 +135,10 @@ def has_generic_instance(rule: Substitution, seed: int) -> bool:
 
 def _generic(rule: Substitution, seed: int) -> Instance | None:
     draws = _Draws(rule, generator(seed, f"generic {rule.id}"))
-    for draw in (draws.next, draws.next_fitting) if draws.has_differences else (draws.next,):
-        tried = (_instance(rule, draw(range(2, 61), is_distinct=True), _GENERIC_GROUP, None) for _ in range(_ATTEMPTS))
-        if (instance := next(filter(None, tried), None)) is not None:
+    for attempt in range(draws.persistence * _ATTEMPTS):
+        draw = draws.next if attempt < _ATTEMPTS else draws.next_fitting
+        instance = _instance(rule, draw(range(2, 61), is_distinct=True), _GENERIC_GROUP, None)
+        if instance is not None:
             return instance
     return None
 
@@ -194,10 +197,12 @@ class _Draws:
         return {**drawn}
 
     @cached_property
-    def has_differences(self) -> bool:
-        """True if a size of a variable is a difference."""
-        sizes = [axis for node in self.rule.variables for axis in node.types[0].shape]
-        return any(isinstance(size, Poly) and any(factor < 0 for _, factor in size.terms) for size in sizes)
+    def persistence(self) -> int:
+        """How many times as many sizes are tried: more where a size is a difference, or a variable has many axes."""
+        sizes = [[axis for axis in node.types[0].shape if isinstance(axis, Poly)] for node in self.rule.variables]
+        if max(map(len, sizes), default=0) > _IMAGE_AXES:
+            return _MOST_PERSISTENCE
+        return 2 if any(factor < 0 for axes in sizes for size in axes for _, factor in size.terms) else 1
 
     def next_fitting(self, dimensions: range, *, is_distinct: bool) -> dict[str, Dim]:
         """Return a value for each symbol; a difference of sizes that is a size is made positive."""

@@ -95,6 +95,6 @@ CONVOLUTIONS = (
         "convolutions of volumes",
         Conv3d((2, 2, 2), (1, 1, 1), (2, 2, 2)),
         data=(2, 3, 4, 6, 7),
-        weight=(_FEATURES, 3, 1, 3, 2),
+        weight=(_FEATURES, 3, 2, 3, 2),
     ),
 )

@@ -150,6 +150,8 @@ def check(overload: OpOverload, dtype: torch.dtype) -> bool:
 IMAGE, ROWS, ONE = torch.randn(2, 3, 4, 4), torch.randn(2, 3), torch.ones(3)
 AS_IT_IS = {
     "conv2d": (IMAGE, torch.eye(3)[:, :, None, None]),
+    "conv3d": (IMAGE[:, :, None], torch.eye(3)[:, :, None, None, None]),
+    "conv_transpose2d": (IMAGE, torch.eye(3)[:, :, None, None]),
     "linear": (ROWS, torch.eye(3)),
     "matmul": (ROWS, torch.eye(3)),
     "mm": (ROWS, torch.eye(3)),

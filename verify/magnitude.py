@@ -35,6 +35,7 @@ from taso_py.ir.size import Dim, Poly
 from taso_py.ir.types import DType
 from taso_py.ops.evaluate import definition, integers
 from taso_py.ops.functions import IRRATIONALS, real_function
+from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.scalar import (
     Apply,
     At,
@@ -56,8 +57,8 @@ from taso_py.rules.apply import concrete_side
 from taso_py.rules.substitution import Substitution
 from verify.sampling import GREATEST, Sample, Sampler, match_at
 
-SMALL = 3
-"""The greatest size that is drawn, if that will do."""
+SMALL = INNER = 3
+"""The greatest size that is drawn, if that will do; pixels in a row of which one is neither the first nor the last."""
 DRAWN, TRIED, ATTEMPTS = 40, 4, 100
 """How many choices of sizes are drawn, how many of the cheapest are tried, and how often each is drawn."""
 MOST_WORK = 200_000
@@ -360,9 +361,20 @@ def _cheapest(rule: Substitution) -> Sequence[Sample]:
     for greatest in (SMALL, GREATEST):
         sampler = Sampler(rule, greatest=greatest)
         drawn = [sample for _ in range(DRAWN) if (sample := sampler.draw(random, ATTEMPTS)) is not None]
-        if drawn:
-            return sorted(drawn, key=cost)[:TRIED]
+        telling = [sample for sample in drawn if _interpolates(rule, sample)]
+        if telling:
+            return sorted(telling, key=cost)[:TRIED]
     return ()
+
+
+def _interpolates(rule: Substitution, sample: Sample) -> bool:
+    """Return whether images that are interpolated, if any, have inner pixels, and become larger.
+
+    The corners of an image stay as they are, which says nothing about the others.
+    """
+    interpolated = [node for node in rule.source.nodes if isinstance(node.op, UpsampleBilinear2d)]
+    shapes = [(sample.shape(node.inputs[0].type), sample.shape(node.types[0])) for node in interpolated]
+    return all(min(before[-2:]) >= INNER and after != before for before, after in shapes)
 
 
 def _cost_of(rule: Substitution) -> Callable[[Sample], tuple[int, int]]:

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from functools import wraps
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from taso_py.cost.model import CostModel
 from taso_py.driver import calibrating
+from taso_py.driver.result import Optimized
 from taso_py.dynamo import backend as dynamo
+from taso_py.dynamo.captured import CapturedSource
 from taso_py.dynamo.prospects import Prospects
 from taso_py.judging import plausible, timing
 from taso_py.latency import contention, latencies, measuring, roofline
@@ -111,3 +114,18 @@ def taso_backend() -> None:
         project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
         declared = project["entry-points"]["torch_dynamo_backends"]["taso"]
         torch._dynamo.register_backend(EntryPoint("taso", declared, "torch_dynamo_backends").load(), "taso")
+
+
+@pytest.fixture
+def optimizations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the graphs that are optimized from now on."""
+    names: list[str] = []
+    optimize = dynamo.optimize_source
+
+    def noted(source: Any, *args: Any, **kwargs: Any) -> Optimized:
+        names.append(source.name)
+        assert isinstance(source, CapturedSource), "what is raced is what calls take"
+        return optimize(source, *args, **kwargs)
+
+    monkeypatch.setattr(dynamo, "optimize_source", noted)
+    return names

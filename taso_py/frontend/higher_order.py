@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 import json
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -262,10 +262,7 @@ def nested_call(
     template, name = Template(fx_node, env), f"higher_order.{called.name()}"
     attributes = [node for node in fx_node.all_input_nodes if node.op == "get_attr"]
     bodies = {node: _nested(fx_node, node, lambda module: imported(module, name)) for node in attributes}
-    hidden = set[Open]().union(*(hidden_sizes(body.graph) for body in bodies.values()))
-    leaves = list(dict.fromkeys(value for size in sorted(hidden, key=str) if (value := shown(size)) is not None))
-    if hidden and (name not in CONTROL_FLOW or None in map(shown, hidden)):
-        refuse(fx_node, "reads an open size that none of its operands has", "pass a tensor that has it as a dimension")
+    leaves = _leaves_that_show(fx_node, name, bodies.values(), shown)
 
     def encoded(argument: Any) -> AttributeValue:
         match argument:
@@ -293,6 +290,18 @@ def nested_call(
         arguments = (*first, (*last, *map(template.refer, leaves)))
     op = Opaque(name, arguments, types, keywords, is_pure=False)
     return HigherOrderCall(op, template.inputs, results)
+
+
+def _leaves_that_show(
+    fx_node: fx.Node, name: str, bodies: Iterable[Nested], shown: Callable[[Open], Value | None]
+) -> list[Value]:
+    """Return inputs that determine the open sizes that bodies read and their operands do not have."""
+    hidden = set[Open]().union(*(hidden_sizes(body.graph) for body in bodies))
+    found = dict.fromkeys(map(shown, sorted(hidden, key=str)))
+    leaves = [value for value in found if value is not None]
+    if hidden and (name not in CONTROL_FLOW or len(leaves) < len(found)):
+        refuse(fx_node, "reads an open size that none of its operands has", "pass a tensor that has it as a dimension")
+    return leaves
 
 
 def outside(value: Value) -> Value:

@@ -17,10 +17,8 @@ from torch.nn import functional
 from taso_py.backend import Program
 from taso_py.backend.storage import COMPUTES
 from taso_py.driver.decisions import Decision
-from taso_py.driver.result import Optimized
 from taso_py.dynamo import backend as dynamo
 from taso_py.dynamo import captured
-from taso_py.dynamo.captured import CapturedSource
 from taso_py.frontend import import_module
 from taso_py.search.templates import read_templates, search
 from taso_py.search.trace import Trace, write_trace
@@ -47,21 +45,6 @@ class Images(nn.Module):
 
 
 pytestmark = pytest.mark.usefixtures("fresh_compilations")
-
-
-@pytest.fixture
-def optimizations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the graphs that are optimized from now on."""
-    names: list[str] = []
-    optimize = dynamo.optimize_source
-
-    def noted(source: Any, *args: Any, **kwargs: Any) -> Optimized:
-        names.append(source.name)
-        assert isinstance(source, CapturedSource), "what is raced is what calls take"
-        return optimize(source, *args, **kwargs)
-
-    monkeypatch.setattr(dynamo, "optimize_source", noted)
-    return names
 
 
 def compiled(module: nn.Module | Callable[..., Any], **options: Any) -> Callable[..., Any]:

@@ -47,20 +47,6 @@ def _building_only(patch: pytest.MonkeyPatch) -> list[Program]:
     return programs
 
 
-@pytest.fixture
-def optimizations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the graphs that are optimized from now on."""
-    names: list[str] = []
-    optimize = dynamo.optimize_source
-
-    def noted(source: Any, *args: Any, **kwargs: Any) -> Any:
-        names.append(source.name)
-        return optimize(source, *args, **kwargs)
-
-    monkeypatch.setattr(dynamo, "optimize_source", noted)
-    return names
-
-
 CASES = [
     ("llama", False, 1, torch.float32),
     ("gemma2", True, 4, torch.float32),

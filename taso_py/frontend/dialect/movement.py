@@ -44,6 +44,13 @@ def sliced(x: Value, axis: int, start: Dim, stop: Dim, step: int = 1) -> Value:
     return x if (start, stop, step) == (0, size, 1) else apply(Slice(axis, start, stop, step), x)
 
 
+def repeated(x: Value, axis: int, times: Dim) -> Value:
+    """Return a value each part of which along an axis is repeated along another axis, which follows that one."""
+    place = x.type.rank + axis + 1
+    before, after = x.type.dims[:place], x.type.dims[place:]
+    return apply(Expand((*before, times, *after)), apply(Reshape((*before, 1, *after)), x))
+
+
 def _reshape(call: AtenCall) -> Result:
     return reshaped(call.value("self"), call.types[0].dims)
 
@@ -137,11 +144,7 @@ def _repeat_interleave(call: AtenCall) -> Result:
     """Import copies of each element beside it: as another axis, which joins the one that it follows."""
     x, (result,), repeats = call.value("self"), call.types, call["repeats"]
     call.require(type(repeats) is int and repeats > 0 and x.type.rank > 0 and call["dim"] is not None)
-    axis = call.axis("dim", x)
-    place = x.type.rank + axis + 1
-    before, after = x.type.dims[:place], x.type.dims[place:]
-    spread = apply(Expand((*before, repeats, *after)), apply(Reshape((*before, 1, *after)), x))
-    return apply(Reshape(result.dims), apply(Contiguous(), spread))
+    return apply(Reshape(result.dims), apply(Contiguous(), repeated(x, call.axis("dim", x), repeats)))
 
 
 def _scattered(part: Callable[[AtenCall], Result]) -> Callable[[AtenCall], Result]:

@@ -12,11 +12,12 @@ import torch
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.frontend.dialect.creation import filled
+from taso_py.frontend.dialect.movement import repeated
 from taso_py.ir.node import Value
 from taso_py.ir.size import Dim
 from taso_py.ir.types import DType
 from taso_py.ops.elementwise import Cast
-from taso_py.ops.movement import Contiguous, Expand, Reshape
+from taso_py.ops.movement import Contiguous, Reshape
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 
 
@@ -93,10 +94,7 @@ def _with_heads(call: AtenCall, value: Value, heads: Dim) -> Value:
     if shared == heads:
         return value
     call.require(isinstance(heads, int) and isinstance(shared, int) and heads % shared == 0)
-    times = heads // shared
-    apart = apply(Reshape((*batch, shared, 1, rows, width)), value)
-    repeated = apply(Expand((*batch, shared, times, rows, width)), apart)
-    return apply(Reshape((*batch, heads, rows, width)), repeated)
+    return apply(Reshape((*batch, heads, rows, width)), repeated(value, -3, heads // shared))
 
 
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {

@@ -7,14 +7,14 @@ flattening of global averages, and shifts that a softmax does not see.
 
 from __future__ import annotations
 
-from taso_py.generate.sets.common import each, family, number, yields
+from taso_py.generate.sets.common import EPSILON, each, family, normalization, number, yields
 from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, WEIGHT, Family, Production, Variables
 from taso_py.ir.types import DType
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Div, Mul, Rsqrt, Sub
+from taso_py.ops.elementwise import Add, Div, Mul, Sub
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.movement import DiagonalMatrix, Expand, Pad, Permute, Reshape, Slice
-from taso_py.ops.normalization import BatchNorm, LayerNorm, Softmax
+from taso_py.ops.normalization import LayerNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d
 from taso_py.ops.reduction import Max, Mean, Sum
 from taso_py.ops.selection import Take
@@ -41,23 +41,16 @@ _NORMALIZED = family(
     4,
 )
 
-_STATISTICS = each(g=(3,), s=(3,), m=(3,), q=(3,))
-"""The factors, shifts, means and variances of channels."""
+_STATISTICS = "gsmq"
+"""Roles of the factors, shifts, means and variances of channels."""
 _FACTOR, _SHIFT = "fy"
 """Roles of what a normalization by them multiplies each channel by, and adds to it, in all."""
-_BY_STATISTICS = (
-    *yields(_INNER, [DATA + "gsmq"], BatchNorm(0.25)),
-    *yields("1", ["qe"], Add()),
-    *yields("2", ["1"], Rsqrt()),
-    *yields(_FACTOR, ["2g"], Mul()),
-    *yields("3", [_FACTOR + "m"], Mul()),
-    *yields(_SHIFT, ["s3"], Sub()),
-)
+_BY_STATISTICS = normalization(_STATISTICS, _INNER, factor=_FACTOR, shift=_SHIFT)
 
 _NORMALIZED_BY_STATISTICS = (
     family(
         "layers of normalized features",
-        (*each(d=(4, 3), w=(5, 3), b=(5,)), *_STATISTICS, number("e", 0.25)),
+        (*each(d=(4, 3), w=(5, 3), b=(5,), **dict.fromkeys(_STATISTICS, (3,))), EPSILON),
         (
             *_BY_STATISTICS,
             *yields(_OUTER, ["hw", "hwb"], _LINEAR),
@@ -69,7 +62,7 @@ _NORMALIZED_BY_STATISTICS = (
     ),
     family(
         "convolutions of normalized images",
-        (*each(d=(2, 3, 6, 5), w=(4, 3, 3, 2), b=(4,)), *_STATISTICS, number("e", 0.25)),
+        (*each(d=(2, 3, 6, 5), w=(4, 3, 3, 2), b=(4,), **dict.fromkeys(_STATISTICS, (3,))), EPSILON),
         (
             *_BY_STATISTICS,
             *yields(_OUTER, ["hw", "hwb"], _UNPADDED),

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
-from taso_py.generate.sets.common import each, family, number
+from taso_py.generate.sets.common import EPSILON, each, family, normalization, number
 from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, WEIGHT, Family, Production
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d, Linear, Matmul
-from taso_py.ops.elementwise import Add, Mul, Rsqrt, Sub
+from taso_py.ops.elementwise import Add, Mul
 from taso_py.ops.movement import DiagonalMatrix, Enlarge, Expand, Reshape
-from taso_py.ops.normalization import BatchNorm
 
 _FIRST, _OTHER, _SUM = "hko"
 """Roles of the results of both branches, and of their sum."""
@@ -26,11 +25,12 @@ _BIAS, _OTHER_BIAS = "bt"
 """Roles of what both branches add to each channel."""
 _OTHER_WEIGHT, _MERGED, _MERGED_BIAS = "uWB"
 """Roles of the second branch's weights in the form of the first's, and of the weights and bias of the merged layer."""
-_SCALE, _MEAN, _VARIANCE, _SHIFT = "vmqs"
-"""Roles of the factors of channels, and of the statistics and shifts of a normalized branch."""
+_SCALE = "v"
+"""Role of the factors of channels."""
+_STATISTICS = _SCALE + "smq"
+"""Roles of the factors, shifts, means and variances of a normalized branch."""
 _FACTOR = "f"
 """Role of what a branch multiplies each channel by in all."""
-_EPS = number("e", 0.25)
 
 
 def _chain(start: str, ops: Iterable[TensorOperator], end: str, between: Iterator[str]) -> Iterator[Production]:
@@ -105,16 +105,6 @@ def _two_layers() -> Iterator[Family]:
         )
 
 
-def _normalization() -> Iterator[Production]:
-    """Yield the operand normalized in each channel, and the factors and summands that this comes to."""
-    yield Production(BatchNorm(0.25), DATA + _SCALE + _SHIFT + _MEAN + _VARIANCE, _OTHER)
-    yield Production(Add(), _VARIANCE + "e", "1")
-    yield Production(Rsqrt(), "1", "2")
-    yield Production(Mul(), "2" + _SCALE, _FACTOR)
-    yield Production(Mul(), _FACTOR + _MEAN, "3")
-    yield Production(Sub(), _SHIFT + "3", _OTHER_BIAS)
-
-
 def _layer_and_operand() -> Iterator[Family]:
     """Yield the families of a layer and its operand: as it is, scaled, or normalized."""
     channels = 3
@@ -148,8 +138,12 @@ def _layer_and_operand() -> Iterator[Family]:
         vector = (channels,)
         yield family(
             f"{name} and its normalized operand",
-            [*each(**shapes, v=vector, s=vector, m=vector, q=vector), _EPS],
-            (*_merged(layer), *_normalization(), *_chain(_FACTOR, forms, _OTHER_WEIGHT, iter("45678"))),
+            [*each(**shapes, **dict.fromkeys(_STATISTICS, vector)), EPSILON],
+            (
+                *_merged(layer),
+                *normalization(_STATISTICS, _OTHER, factor=_FACTOR, shift=_OTHER_BIAS),
+                *_chain(_FACTOR, forms, _OTHER_WEIGHT, iter("45678")),
+            ),
             12,
             narrow=True,
         )

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from taso_py.generate.vocabulary import DATA, LARGEST, WEIGHT, Family, Half, Production, Variables, apply
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d
-from taso_py.ops.elementwise import Add, Mul, Relu, Sigmoid, Sub, Tanh
+from taso_py.ops.elementwise import Add, Mul, Relu, Rsqrt, Sigmoid, Sub, Tanh
 from taso_py.ops.evaluate import Domain
+from taso_py.ops.normalization import BatchNorm
 from taso_py.ops.pooling import AvgPool2d, MaxPool2d
 
 UNARY = apply("d", Relu(), Sigmoid(), Tanh())
@@ -39,6 +40,37 @@ def each(**shapes: tuple[int, ...]) -> tuple[Variables, ...]:
 def yields(role: str, operands: Iterable[str], *ops: TensorOperator | Half) -> tuple[Production, ...]:
     """Return the productions that apply operators to operands of some roles and give another."""
     return tuple(Production(op, roles, role) for op in ops for roles in operands)
+
+
+EPSILON = number("e", 0.25)
+"""The number that a normalization by fixed statistics adds to variances."""
+
+
+def channel_factors(scale: str, variance: str, factor: str) -> tuple[Production, ...]:
+    """Return the productions of what a normalization by fixed statistics multiplies each channel by."""
+    return (
+        Production(Add(), variance + "e", "1"),
+        Production(Rsqrt(), "1", "2"),
+        Production(Mul(), "2" + scale, factor),
+    )
+
+
+def normalization(statistics: str, result: str, *, factor: str, shift: str) -> tuple[Production, ...]:
+    """Return the productions of data normalized by fixed statistics, and of the factors and shifts that this comes to.
+
+    Args:
+        statistics: the roles of the factors, shifts, means and variances of channels.
+        result: the role of the normalized data.
+        factor: the role of what each channel is multiplied by in all.
+        shift: the role of what is added to it.
+    """
+    scale, offset, mean, variance = statistics
+    return (
+        Production(BatchNorm(0.25), DATA + statistics, result),
+        *channel_factors(scale, variance, factor),
+        Production(Mul(), factor + mean, "3"),
+        Production(Sub(), offset + "3", shift),
+    )
 
 
 def family(

@@ -7,11 +7,11 @@ which the axis of the features is the second of a transposed convolution, and el
 
 from __future__ import annotations
 
-from taso_py.generate.sets.common import each, family, number, yields
+from taso_py.generate.sets.common import EPSILON, channel_factors, each, family, number, yields
 from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, WEIGHT, Family
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv3d, ConvTranspose2d
-from taso_py.ops.elementwise import Add, Mul, Rsqrt, Sub
+from taso_py.ops.elementwise import Add, Mul, Sub
 from taso_py.ops.movement import Reshape
 from taso_py.ops.normalization import BatchNorm
 
@@ -39,13 +39,11 @@ def _families(
     return (
         family(
             f"normalized {name}",
-            (*each(**shapes, **dict.fromkeys("gsmq", (_FEATURES,))), number("e", 0.25)),
+            (*each(**shapes, **dict.fromkeys("gsmq", (_FEATURES,))), EPSILON),
             (
                 *results,
                 *yields(_RESULT, [_PLAIN + "gsmq", _BIASED + "gsmq"], BatchNorm(0.25)),
-                *yields("1", ["qe"], Add()),
-                *yields("2", ["1"], Rsqrt()),
-                *yields(_FACTOR, ["2g"], Mul()),
+                *channel_factors("g", "q", _FACTOR),
                 *yields("3", [_FACTOR], spread),
                 *yields(_COMPOSED, [WEIGHT + "3"], Mul()),
                 *yields("4", [_FACTOR + "m"], Mul()),

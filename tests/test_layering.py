@@ -18,7 +18,7 @@ PACKAGES = ("taso_py", "verify", "fuzz")
 ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/ir": ("", "networkx"),
     "taso_py/ops": ("ir", "networkx numpy"),
-    "taso_py/rules": ("files ir ops", "numpy"),
+    "taso_py/rules": ("collector files ir ops", "numpy"),
     "taso_py/generate": ("ir ops rules executors", "numpy egglog"),
     "taso_py/search": ("collector progress ir ops rules", "networkx numpy"),
     "taso_py/kernels": ("ir ops backend", "torch numpy"),

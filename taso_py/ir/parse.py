@@ -30,13 +30,15 @@ _WORDS: dict[str, float | bool | None] = {
     "nan": float("nan"),
 }
 _TOKEN = re.compile(
-    r"""(?P<space>(?:\s|//\ [^\n]*)+)
-      |(?P<open>(?:[A-Za-z_][\w.]*+|\((?:[^(){}]++|\([^()]*+\))*+\))\{\d+\ in\ \d+\.\.\d*\})
+    r"""(?:\s|//\ [^\n]*)*+
+      (?:(?P<open>(?:[A-Za-z_][\w.]*+|\((?:[^(){}]++|\([^()]*+\))*+\))\{\d+\ in\ \d+\.\.\d*\})
       |(?P<float>\d+\.\d+(?:e[+-]?\d+)?|\d+e[+-]?\d+)
       |(?P<int>\d+)
       |(?P<name>[A-Za-z_]\w*)
       |(?P<string>"(?:[^"\\]|\\.)*")
-      |(?P<mark>->|\.\.|//|>=|==|[][(){}<>,;:=+*$\#.-])""",
+      |(?P<mark>->|\.\.|//|>=|==|[][(){}<>,;:=+*$\#.-])
+      |(?P<end>\Z)
+      |(?P<unknown>.))""",
     re.VERBOSE,
 )
 
@@ -52,15 +54,15 @@ class Token(NamedTuple):
 def tokenize(text: str) -> list[Token]:
     """Return the tokens of a text without spaces and comments (``// `` to the end of the line); ``end`` is last."""
     tokens: list[Token] = []
-    place = 0
-    while place < len(text):
-        match = _TOKEN.match(text, place)
-        if match is None:
-            raise GraphTextError(f"{position(text, place)}: unexpected character {text[place]!r}")
-        if match.lastgroup is not None and match.lastgroup != "space":
-            tokens.append(Token(match.lastgroup, match.group(), place))
-        place = match.end()
-    return [*tokens, Token("end", "", len(text))]
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup or "unknown"
+        token = Token(kind, match[kind], match.start(kind))
+        if kind == "unknown":
+            raise GraphTextError(f"{position(text, token.place)}: unexpected character {token.text!r}")
+        tokens.append(token)
+        if kind == "end":
+            break
+    return tokens
 
 
 def position(text: str, place: int) -> str:
@@ -102,7 +104,7 @@ class GraphParser:
 
     def accept(self, text: str) -> bool:
         """Skip the next token if it is ``text``; return whether it was."""
-        token = self.peek()
+        token = self._tokens[self._next]
         if token.text != text or token.kind == "string":
             return False
         self._next += 1

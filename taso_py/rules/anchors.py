@@ -4,8 +4,7 @@ Rules are filed under the outline of each operator that a match may start at: it
 node is compared with the few outlines first, and only with the rules of those that it fits; nodes whose operators and
 types are equal are compared once.
 
-Invariant: no rule that has a match which starts at a node is left out, and rules come in the order in which they were
-added.
+Invariant: no rule that has a match which starts at a node is left out, and rules come in the order of their numbers.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from taso_py.ir.operator import Operator
 from taso_py.ir.types import TensorType
 from taso_py.rules.embed import may_begin
 from taso_py.rules.index import GraphIndex
-from taso_py.rules.pattern import Counts, Outline, Pattern
+from taso_py.rules.pattern import Application, Outline, Pattern, Readers, application
 
 Item = TypeVar("Item")
-_Operand: TypeAlias = tuple[str, int, tuple[TensorType, ...], int, int]
-"""Text and arity of an operand's operator, its result types, the output read, and its first position."""
+_Operand: TypeAlias = tuple[str, tuple[TensorType, ...], tuple[TensorType, ...], int, int]
+"""Text of an operand's operator, the types of what it reads and yields, the output read, and its first position."""
 _Form: TypeAlias = tuple[str, tuple[TensorType, ...], tuple[_Operand, ...]]
 """A node's operator, its result types and its operands."""
-_Readers: TypeAlias = frozenset[tuple[type[Operator], int]]
-"""The operators that read a node, each with the number of such readers, capped at the most that any rule requires."""
+_Readers: TypeAlias = frozenset[tuple[Application, int]]
+"""Applications that read a node, each with its count, capped at the most that any rule requires."""
 _Surroundings: TypeAlias = tuple[_Form, tuple[_Readers, ...]]
 """A node's form, and the readers of its operands and then of the node."""
 
@@ -38,14 +37,19 @@ class _Anchor(Generic[Item]):
     """An operator of a rule."""
 
     number: int
-    """Its place in the order in which operators were added."""
+    """The number of the rule."""
     pattern: Pattern
     place: int
     """The number of the operator in the pattern."""
     item: Item
 
     @property
-    def readers(self) -> Sequence[Counts]:
+    def order(self) -> tuple[int, int]:
+        """The key that sorts operators by rules."""
+        return self.number, self.place
+
+    @property
+    def readers(self) -> Sequence[Readers]:
         """The readers that its operands and it must have."""
         return self.pattern.readers[self.place]
 
@@ -55,33 +59,35 @@ class Anchors(Generic[Item]):
 
     def __init__(self) -> None:
         self._filed: dict[type[Operator], dict[Outline, list[_Anchor[Item]]]] = {}
-        self._count = 0
         self._fitting: dict[_Form, Sequence[_Anchor[Item]]] = {}
         self._known: dict[_Surroundings, Sequence[tuple[Item, int]]] = {}
         self._most = 1
         """Most readers of one kind that any rule requires."""
 
-    def add(self, item: Item, pattern: Pattern, place: int) -> None:
-        """Add an operator of a rule."""
-        anchor = _Anchor(self._count, pattern, place, item)
-        counts = chain.from_iterable(needed.values() for needed in anchor.readers)
+    def add(self, item: Item, pattern: Pattern, place: int, number: int) -> None:
+        """Add an operator of the rule of some number."""
+        anchor = _Anchor(number, pattern, place, item)
+        counts = chain.from_iterable(needed.counts.values() for needed in anchor.readers)
         self._most = max(self._most, max(counts, default=1))
         filed = self._filed.setdefault(type(pattern.operators[place].op), {})
         filed.setdefault(pattern.outlines[place], []).append(anchor)
-        self._count += 1
+        self._fitting.clear()
+        self._known.clear()
 
     def at(self, node: Node, index: GraphIndex) -> Sequence[tuple[Item, int]]:
         """Return the items of the rules of which a match may start at a node, each with the operator's number."""
         inputs = node.inputs
         operands = tuple(
-            [(n.op.text, len(n.inputs), n.types, output, inputs.index((n, output))) for n, output in inputs]
+            [
+                (n.op.text, tuple([value.type for value in n.inputs]), n.types, output, inputs.index((n, output)))
+                for n, output in inputs
+            ]
         )
         form = node.op.text, node.types, operands
         readers = tuple([self._readers(n, index) for n in (*[n for n, _ in inputs], node)])
         known = self._known.get((form, readers))
         if known is None:
-            counts = [dict(there) for there in readers]
-            fitting = [anchor for anchor in self._fit(node, form) if _has_readers(anchor.readers, counts)]
+            fitting = [anchor for anchor in self._fit(node, form) if _has_readers(anchor.readers, readers)]
             known = self._known[form, readers] = [(anchor.item, anchor.place) for anchor in fitting]
         return known
 
@@ -89,22 +95,24 @@ class Anchors(Generic[Item]):
         """Return the operators that a node fits, whatever reads it."""
         known = self._fitting.get(form)
         if known is None:
-            operands = tuple([(type(n.op), len(n.inputs), output) for n, output in node.inputs])
-            filed = self._filed.get(type(node.op), {})
-            compared = chain.from_iterable(anchors for outline, anchors in filed.items() if outline.fits(operands))
+            filed, applied = self._filed.get(type(node.op), {}), application(node)
+            compared = chain.from_iterable(anchors for outline, anchors in filed.items() if outline.fits(applied))
             fitting = [anchor for anchor in compared if may_begin(anchor.pattern, node, anchor.place)]
-            known = self._fitting[form] = sorted(fitting, key=lambda anchor: anchor.number)
+            known = self._fitting[form] = sorted(fitting, key=lambda anchor: anchor.order)
         return known
 
     def _readers(self, node: Node, index: GraphIndex) -> _Readers:
-        kinds = [type(user.op) for user in index.users[node]]
-        return frozenset([(kind, min(self._most, kinds.count(kind))) for kind in set(kinds)])
+        readers = [application(user) for user in index.users[node]]
+        return frozenset([(reader, min(self._most, readers.count(reader))) for reader in readers])
 
 
-def _has_readers(needed: Sequence[Counts], readers: Sequence[Counts]) -> bool:
+def _has_readers(needed: Sequence[Readers], readers: Sequence[_Readers]) -> bool:
     """Return whether a node's operands, and then the node, have the readers that the pattern requires."""
+    return all(_are_there(wanted, there) for wanted, there in zip(needed, readers, strict=True))
+
+
+def _are_there(needed: Readers, there: _Readers) -> bool:
+    """Return whether the readers of one value include those required."""
     return all(
-        there.get(kind, 0) >= count
-        for wanted, there in zip(needed, readers, strict=True)
-        for kind, count in wanted.items()
-    )
+        sum(number for (other, _), number in there if other is kind) >= count for kind, count in needed.counts.items()
+    ) and all(any(outline.fits(reader) for reader, _ in there) for outline in needed.outlines)

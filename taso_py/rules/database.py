@@ -18,6 +18,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from taso_py.collector import collector_paused
 from taso_py.files import replace_file
 from taso_py.ir.errors import TasoError
 from taso_py.rules.substitution import Substitution
@@ -61,11 +62,12 @@ def read_database(path: Path | None = None) -> tuple[Substitution, ...]:
     else:
         raise DatabaseError(f"there is no rule file or folder {path}")
     rules: dict[str, Substitution] = {}
-    for name, text in texts.items():
-        try:
-            rules.update((rule.id, rule) for rule in _parse(text))
-        except TasoError as error:
-            raise DatabaseError(f"{name}: {error}") from error
+    with collector_paused():  # parsing makes no reference cycles, and many objects
+        for name, text in texts.items():
+            try:
+                rules.update((rule.id, rule) for rule in _parse(text))
+            except TasoError as error:
+                raise DatabaseError(f"{name}: {error}") from error
     return tuple(rules.values())
 
 

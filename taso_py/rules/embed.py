@@ -46,7 +46,8 @@ def embeddings(
 def may_begin(pattern: Pattern, node: Node, place: int) -> bool:
     """Return whether operator number ``place`` and its operands may be bound to a node and its operands.
 
-    This depends only on operators, types and which operands are equal; most attempts that fail do so here.
+    This depends only on the operators of both, on their types and those of what the operands read, and on which
+    operands are equal; most attempts that fail do so here.
     """
     operator, bound = pattern.operators[place], Bindings(len(pattern.operators), len(pattern.variables))
     if not bound.bind_node(place, operator, node):
@@ -60,16 +61,31 @@ def may_begin(pattern: Pattern, node: Node, place: int) -> bool:
 def _binds_operands(pattern: Pattern, bound: Bindings, operator: PatternOperator, operands: Sequence[Value]) -> bool:
     """Bind an operator's operands to some values as far as possible; return whether all could be bound."""
     for slot, value in zip(operator.operands, operands, strict=True):
-        place = slot.index
+        place = slot.number
         if slot.is_variable:
             fits = bound.bind_variable(place, pattern.types[place], value)
         elif bound.nodes[place] is not None:
             fits = bound.nodes[place] is value.node and value.output == slot.output
         else:
             fits = value.output == slot.output and bound.bind_node(place, pattern.operators[place], value.node)
+            fits = fits and _types_fit(pattern, bound, pattern.operators[place], value.node.inputs)
         if not fits:
             return False
     return True
+
+
+def _types_fit(pattern: Pattern, bound: Bindings, operator: PatternOperator, operands: Sequence[Value]) -> bool:
+    """Return whether the variables that an operator reads have types that fit some values."""
+    orders = (operands, operands[::-1]) if operator.swappable else (operands,)
+    return any(_types_fit_in_order(pattern, bound.copy(), operator, order) for order in orders)
+
+
+def _types_fit_in_order(pattern: Pattern, bound: Bindings, operator: PatternOperator, order: Sequence[Value]) -> bool:
+    return all(
+        bound.bind_type(pattern.types[slot.number], value.type)
+        for slot, value in zip(operator.operands, order, strict=True)
+        if slot.is_variable
+    )
 
 
 class _Embedding:
@@ -87,7 +103,7 @@ class _Embedding:
         """Bind the agenda and everything below it, then continue at the plan's join points."""
         while agenda:
             slot, value = agenda.pop()
-            place = slot.index
+            place = slot.number
             if slot.is_variable:
                 if not bound.bind_variable(place, self._types[place], value):
                     return
@@ -133,10 +149,10 @@ def _may_read(node: Node, operator: PatternOperator, bound: Bindings) -> bool:
     """Return whether the operands of a node are those of an operator, as far as these are bound."""
     for slot, value in zip(operator.operands, node.inputs, strict=False):
         if slot.is_variable:
-            known = bound.values[slot.index]
+            known = bound.values[slot.number]
             if known is not None and known != value:
                 return False
-        elif bound.nodes[slot.index] not in (None, value.node):
+        elif bound.nodes[slot.number] not in (None, value.node):
             return False
     return True
 
@@ -147,9 +163,9 @@ def _possible_nodes(index: GraphIndex, bound: Bindings, join_point: JoinPoint) -
     if slot is None:
         return index.by_operator.get(join_point.kind, ())
     if slot.is_variable:
-        value = bound.values[slot.index]
+        value = bound.values[slot.number]
         return () if value is None else index.users[value.node]
-    node = bound.nodes[slot.index]
+    node = bound.nodes[slot.number]
     return () if node is None else index.users[node]
 
 

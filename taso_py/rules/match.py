@@ -9,15 +9,17 @@ order that depends on rules and graph alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import itemgetter
 from typing import TypeAlias
 
+from taso_py.collector import collector_paused
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Input, Operator
 from taso_py.ir.size import Dim, is_never_negative, substitute, symbols
 from taso_py.ir.types import DType
 from taso_py.ops.scalar import Condition
@@ -52,21 +54,36 @@ class Match:
 
 
 class Matcher:
-    """Compiled rules that find their matches in graphs."""
+    """Rules that find their matches in graphs; each is compiled once a graph has all of its kinds of operators."""
 
     def __init__(self, rules: Iterable[Substitution], keep_symmetric: bool = False) -> None:
-        """Compile rules; of matches that differ by a symmetry of a rule one is found, unless ``keep_symmetric``."""
+        """Create a matcher; of matches that differ by a symmetry of a rule one is found, unless ``keep_symmetric``."""
         self.keeps_symmetric = keep_symmetric
-        prepared = [(rule, *_compile_cached(rule)) for rule in rules]
-        self._searches = {
-            rule.id: _Search(_for_rule(pattern, rule), number, () if keep_symmetric else moves)
-            for number, (rule, pattern, moves) in enumerate(prepared)
-        }
+        with collector_paused():  # here and below: rules make no reference cycles, and many objects
+            self._waiting = [(rule, number, _kinds(rule)) for number, rule in enumerate(rules)]
+        self._met = set[type[Operator]]()
+        self._searches: dict[str, _Search] = {}
         self._roots, self._anywhere = Anchors[_Search](), Anchors[_Search]()
-        for search in self._searches.values():
-            for place in search.anchors:
-                self._anywhere.add(search, search.pattern, place)
-            self._roots.add(search, search.pattern, search.pattern.outputs[0].index)
+
+    def _compile(self, graph: Graph) -> None:
+        """Compile the rules of which all kinds of operators have occurred."""
+        kinds = {type(node.op) for node in graph.nodes}
+        if kinds <= self._met:
+            return
+        self._met |= kinds
+        ready = [(rule, number) for rule, number, needed in self._waiting if needed <= self._met]
+        self._waiting = [waiting for waiting in self._waiting if not waiting[2] <= self._met]
+        with collector_paused():
+            for rule, number in ready:
+                self._add(rule, number)
+
+    def _add(self, rule: Substitution, number: int) -> None:
+        pattern, moves = _compile_cached(rule)
+        search = _Search(_for_rule(pattern, rule), number, () if self.keeps_symmetric else moves)
+        self._searches[rule.id] = search
+        for place in search.anchors:
+            self._anywhere.add(search, search.pattern, place, number)
+        self._roots.add(search, search.pattern, search.pattern.outputs[0].number, number)
 
     def matches(self, graph: Graph | GraphIndex, only_running: bool = False) -> list[Match]:
         """Return all matches in a graph, or only those that compute something at run time."""
@@ -95,6 +112,7 @@ class Matcher:
 
         The identity is equal for these; which of them is found depends on the order of the graph's nodes.
         """
+        self._compile(index.graph)
         return self._searches[match.rule.id].as_found(match, index)
 
     def _find(
@@ -105,6 +123,7 @@ class Matcher:
         only_running: bool,
         known: Container[Identity],
     ) -> list[Match]:
+        self._compile(index.graph)
         found: dict[Identity, Match] = {}
         for node in nodes:
             is_static = only_running and node.is_static
@@ -112,6 +131,11 @@ class Matcher:
                 if not (is_static and place == search.pattern.root):
                     search.find(index, node, place, found=found, only_running=only_running, known=known)
         return list(found.values())
+
+
+def _kinds(rule: Substitution) -> Set[type[Operator]]:
+    """Return the kinds of operators of a rule's source."""
+    return {type(node.op) for node in rule.source.nodes if not isinstance(node.op, Input)}
 
 
 @lru_cache(maxsize=MOST_RULES)
@@ -222,7 +246,7 @@ def complete_match(pattern: Pattern, bound: Bindings) -> Match | None:
         return None
     nodes = tuple(node for node in bound.nodes if node is not None)
     values = (value for value in bound.values if value is not None)
-    outputs = tuple(Value(nodes[slot.index], slot.output) for slot in pattern.outputs)
+    outputs = tuple(Value(nodes[slot.number], slot.output) for slot in pattern.outputs)
     named = dict(zip(map(key, pattern.variables), values, strict=True))
     return Match(pattern.rule, nodes, values=named, sizes=sizes, dtype=bound.dtype, outputs=outputs)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -21,16 +21,17 @@ from taso_py.rules.substitution import Substitution, attribute_symbols
 Size: TypeAlias = Dim | float
 Counts: TypeAlias = Mapping[type[Operator], int]
 """Number of nodes of each kind."""
-Outlined: TypeAlias = tuple[type[Operator], int, int]
+Operand: TypeAlias = tuple[type[Operator], int, int]
 """Kind and arity of an operand's operator, and the output that is read."""
+Application: TypeAlias = tuple[type[Operator], tuple[Operand, ...]]
+"""Kind of a node's operator, and its operands."""
 
 
-@dataclass(frozen=True, slots=True)
-class OperandRef:
-    """Reference to a value of the source: variable number ``index``, or output ``output`` of operator ``index``."""
+class OperandRef(NamedTuple):
+    """Reference to a value of the source: variable number ``number``, or output ``output`` of operator ``number``."""
 
     is_variable: bool
-    index: int
+    number: int
     output: int
 
 
@@ -59,23 +60,33 @@ class PatternOperator:
     """True if both orders of the operands have to be tried."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
-    """The shape of an operator and its operands, by which most nodes that do not fit are told."""
+class Outline(NamedTuple):
+    """The kinds of an operator and its operands, by which most nodes that do not fit are told."""
 
-    operands: tuple[Outlined | None, ...]
+    kind: type[Operator]
+    operands: tuple[Operand | None, ...]
     """None for a variable."""
     swappable: bool
 
-    def fits(self, operands: tuple[Outlined, ...]) -> bool:
-        """Return whether a node whose operands are these may fit."""
-        if len(operands) != len(self.operands):
+    def fits(self, application: Application) -> bool:
+        """Return whether a node may fit."""
+        kind, operands = application
+        if kind is not self.kind or len(operands) != len(self.operands):
             return False
         orders = (operands, operands[::-1]) if self.swappable else (operands,)
         return any(
             all(wanted in (None, actual) for wanted, actual in zip(self.operands, order, strict=True))
             for order in orders
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The nodes that must read a value."""
+
+    counts: Counts
+    outlines: frozenset[Outline]
+    """Each is that of at least one of the nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +115,7 @@ class Pattern:
     outputs: tuple[OperandRef, ...]
     plans: tuple[tuple[JoinPoint, ...], ...]
     """For each operator at which matching may begin, the join points to continue at."""
-    readers: tuple[tuple[Counts, ...], ...]
+    readers: tuple[tuple[Readers, ...], ...]
     """For each operator, the readers that its operands must have, one by one, and then those it must have itself."""
     outlines: tuple[Outline, ...]
     """One for each of ``nodes``."""
@@ -114,7 +125,7 @@ class Pattern:
     @cached_property
     def roots(self) -> frozenset[int]:
         """The operators that yield the outputs; a match has a node for each."""
-        return frozenset([slot.index for slot in self.outputs])
+        return frozenset([slot.number for slot in self.outputs])
 
     @cached_property
     def root(self) -> int | None:
@@ -137,6 +148,8 @@ def compile_pattern(rule: Substitution) -> Pattern:
     marked = {name: symbol(MARK + name) for name in names}
     operators = tuple(_operator(node, slots, marked) for node in nodes)
     outputs = tuple(OperandRef(*slots[value.node], value.output) for value in rule.source.outputs)
+    outlines = tuple(_outline(operators, operator) for operator in operators)
+    roots = {slot.number for slot in outputs}
     return Pattern(
         rule=rule,
         nodes=nodes,
@@ -145,8 +158,8 @@ def compile_pattern(rule: Substitution) -> Pattern:
         types=tuple(_variable(node.types[0].substitute(marked)) for node in variables),
         outputs=outputs,
         plans=tuple(_plan(operators, start) for start in range(len(operators))),
-        readers=tuple(_readers(operators, place, {slot.index for slot in outputs}) for place in range(len(operators))),
-        outlines=tuple(_outline(operators, operator) for operator in operators),
+        readers=tuple(_readers(operators, outlines, place, roots) for place in range(len(operators))),
+        outlines=outlines,
         sizes=tuple(sorted(map(str, marked.values()))),
     )
 
@@ -167,13 +180,18 @@ def _operator(node: Node, slots: Mapping[Node, tuple[bool, int]], marked: Mappin
 def _outline(operators: Sequence[PatternOperator], operator: PatternOperator) -> Outline:
     """Return the outline of an operator of a rule."""
 
-    def outlined(slot: OperandRef) -> Outlined | None:
+    def operand(slot: OperandRef) -> Operand | None:
         if slot.is_variable:
             return None
-        read = operators[slot.index]
+        read = operators[slot.number]
         return type(read.op), len(read.operands), slot.output
 
-    return Outline(tuple(map(outlined, operator.operands)), operator.swappable)
+    return Outline(type(operator.op), tuple(map(operand, operator.operands)), operator.swappable)
+
+
+def application(node: Node) -> Application:
+    """Return the kinds of a node and its operands, to compare with outlines."""
+    return type(node.op), tuple([(type(n.op), len(n.inputs), output) for n, output in node.inputs])
 
 
 def _is_symbolic(value: AttributeValue) -> bool:
@@ -190,18 +208,21 @@ def _variable(type_: TensorType) -> VariableType:
     )
 
 
-def _readers(operators: Sequence[PatternOperator], place: int, roots: Set[int]) -> tuple[Counts, ...]:
+def _readers(
+    operators: Sequence[PatternOperator], outlines: Sequence[Outline], place: int, roots: Set[int]
+) -> tuple[Readers, ...]:
     """Return the readers required of an operator's operands and of itself; none for operands that may be swapped."""
 
-    def needed(slots: Set[OperandRef]) -> Counts:
-        """Return how many nodes of each kind must read some values; only roots are known to be distinct nodes."""
-        reading = [(n, type(reader.op)) for n, reader in enumerate(operators) if not slots.isdisjoint(reader.operands)]
-        distinct = [kind for number, kind in reading if number in roots]
-        return {kind: max(1, distinct.count(kind)) for _, kind in reading}
+    def needed(slots: Set[OperandRef]) -> Readers:
+        """Return the nodes that must read some values; only roots are known to be distinct nodes."""
+        reading = [number for number, reader in enumerate(operators) if not slots.isdisjoint(reader.operands)]
+        distinct = [outlines[number].kind for number in reading if number in roots]
+        counts = {outlines[number].kind: max(1, distinct.count(outlines[number].kind)) for number in reading}
+        return Readers(counts, frozenset([outlines[number] for number in reading if number != place]))
 
     operator = operators[place]
-    operands = [{} if operator.swappable else needed({slot}) for slot in operator.operands]
-    given = {slot for reader in operators for slot in reader.operands if not slot.is_variable and slot.index == place}
+    operands = [needed(set() if operator.swappable else {slot}) for slot in operator.operands]
+    given = {slot for reader in operators for slot in reader.operands if not slot.is_variable and slot.number == place}
     return (*operands, needed(given))
 
 
@@ -210,7 +231,7 @@ def _plan(operators: Sequence[PatternOperator], start: int) -> tuple[JoinPoint, 
     covered = _below(operators, [OperandRef(False, start, 0)])
     plan: list[JoinPoint] = []
     while True:
-        reached = {slot.index for slot in covered if not slot.is_variable}
+        reached = {slot.number for slot in covered if not slot.is_variable}
         open_ = [place for place in range(len(operators)) if place not in reached]
         if not open_:
             return tuple(plan)
@@ -222,7 +243,7 @@ def _join_point(operators: Sequence[PatternOperator], open_: Sequence[int], cove
     """Choose an operator to continue at: preferably a reader of an operator, as variables have more readers."""
 
     def readers(slot: OperandRef) -> int:
-        return 1 if slot.is_variable else 0 if operators[slot.index].operands else 2
+        return 1 if slot.is_variable else 0 if operators[slot.number].operands else 2
 
     ways = [(readers(slot), place, slot) for place in open_ for slot in operators[place].operands if slot in covered]
     _, place, through = min(ways, key=lambda way: way[:2], default=(0, open_[-1], None))
@@ -236,7 +257,7 @@ def _below(operators: Sequence[PatternOperator], slots: Iterable[OperandRef]) ->
         slot = stack.pop()
         if slot not in found:
             found.add(slot)
-            stack.extend(() if slot.is_variable else operators[slot.index].operands)
+            stack.extend(() if slot.is_variable else operators[slot.number].operands)
     return found
 
 
@@ -295,7 +316,10 @@ class Bindings:
         if known is not None:
             return known == value
         self.values[index] = value
-        type_ = value.type
+        return self.bind_type(variable, value.type)
+
+    def bind_type(self, variable: VariableType, type_: TensorType) -> bool:
+        """Bind what the type of a variable mentions; False if it does not fit."""
         shape, axes = type_.shape, variable.axes
         if type_.may_be_empty or not self._bind_dtype(variable.dtype, type_.dtype):
             return False

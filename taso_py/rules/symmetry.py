@@ -32,7 +32,7 @@ class Symmetry:
 def symmetries(pattern: Pattern) -> list[Symmetry]:
     """Return the symmetries of a rule except the identity."""
     index = GraphIndex(Graph((), pattern.rule.source.outputs))
-    root = pattern.outputs[0].index
+    root = pattern.outputs[0].number
     onto = [bound for node in pattern.nodes for bound in embeddings(pattern, index, node, root)]
     found = [symmetry for bound in onto if (symmetry := _symmetry(pattern, bound)) is not None]
     return [symmetry for symmetry in found if list(symmetry.variables) != sorted(symmetry.variables)]
@@ -86,7 +86,7 @@ def _keeps_target(pattern: Pattern, found: Symmetry, onto: Bindings) -> bool:
     source, target = pattern.rule.source.outputs, pattern.rule.target.outputs
     moved = {node: pattern.variables[place] for node, place in zip(pattern.variables, found.variables, strict=True)}
     sizes = {name.removeprefix(MARK): size for name, size in onto.sizes.items()}
-    images = [Value(pattern.nodes[found.operators[slot.index]], slot.output) for slot in pattern.outputs]
+    images = [Value(pattern.nodes[found.operators[slot.number]], slot.output) for slot in pattern.outputs]
     if set(source) != set(images):
         return False
     plain = _forms(target, {}, {})

@@ -163,8 +163,8 @@ class EGraph:
         self, pattern: Pattern, bound: Bindings, slot: OperandRef, node: Node, agenda: _Agenda
     ) -> Iterator[Bindings]:
         """Bind an operator to a node, then everything on the agenda and below it."""
-        bound, operator = bound.copy(), pattern.operators[slot.index]
-        if not bound.bind_node(slot.index, operator, node):
+        bound, operator = bound.copy(), pattern.operators[slot.number]
+        if not bound.bind_node(slot.number, operator, node):
             return
         orders = [node.inputs]
         if operator.swappable and node.inputs[0] != node.inputs[1]:
@@ -176,10 +176,10 @@ class EGraph:
         while agenda:
             slot, value = agenda.pop()
             if slot.is_variable:
-                if not bound.bind_variable(slot.index, pattern.types[slot.index], self.find(value)):
+                if not bound.bind_variable(slot.number, pattern.types[slot.number], self.find(value)):
                     return
                 continue
-            known = bound.nodes[slot.index]
+            known = bound.nodes[slot.number]
             if known is None:
                 for node in self.members(self.find(value)):
                     yield from self._bind(pattern, bound, slot, node=node, agenda=agenda)

@@ -173,7 +173,7 @@ class Saturation(Explorer):
         found: list[Match] = []
         by_operator = self._egraph.by_operator()
         for pattern in self._patterns:
-            roots = by_operator.get(type(pattern.operators[pattern.outputs[0].index].op), [])
+            roots = by_operator.get(type(pattern.operators[pattern.outputs[0].number].op), [])
             found += islice(filter(self._is_new, self._matches_at(pattern, roots)), MATCHES)
         return found
 

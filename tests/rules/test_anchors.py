@@ -15,7 +15,7 @@ from taso_py.rules.anchors import Anchors
 from taso_py.rules.database import read_database
 from taso_py.rules.embed import may_begin
 from taso_py.rules.index import GraphIndex
-from taso_py.rules.pattern import Pattern, compile_pattern
+from taso_py.rules.pattern import Pattern, application, compile_pattern
 from taso_py.rules.text import read_rules
 
 OTHERS = """rule a: float[..B] source mul(relu(a), a) target mul(a, relu(a))
@@ -34,19 +34,20 @@ def index_of(text: str) -> tuple[GraphIndex, Node]:
 
 def anchors_of(patterns: list[Pattern]) -> Anchors[str]:
     found = Anchors[str]()
-    for pattern in patterns:
+    for number, pattern in enumerate(patterns):
         for place in range(len(pattern.operators)):
-            found.add(pattern.rule.id, pattern, place)
+            found.add(pattern.rule.id, pattern, place, number)
     return found
 
 
 def readers_are_there(pattern: Pattern, place: int, node: Node, index: GraphIndex) -> bool:
-    kinds = [Counter(type(user.op) for user in index.users[n]) for n in (*[n for n, _ in node.inputs], node)]
-    return all(
-        there[kind] >= count
-        for wanted, there in zip(pattern.readers[place], kinds, strict=True)
-        for kind, count in wanted.items()
-    )
+    for wanted, n in zip(pattern.readers[place], (*[n for n, _ in node.inputs], node), strict=True):
+        kinds = Counter(type(user.op) for user in index.users[n])
+        if any(kinds[kind] < count for kind, count in wanted.counts.items()):
+            return False
+        if not all(any(outline.fits(application(user)) for user in index.users[n]) for outline in wanted.outlines):
+            return False
+    return True
 
 
 @pytest.mark.parametrize("name", ["nasrnn", "gpt2"])

@@ -1,5 +1,6 @@
 """Matching: rule text and graph text in, bindings out."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 import pytest
@@ -14,8 +15,10 @@ from taso_py.models import zoo
 from taso_py.ops.elementwise import Relu, Sub
 from taso_py.ops.table import parse_graph
 from taso_py.rules.database import read_database
+from taso_py.rules.embed import embeddings
 from taso_py.rules.index import GraphIndex
-from taso_py.rules.match import Identity, Match, Matcher
+from taso_py.rules.match import Identity, Match, Matcher, complete_match
+from taso_py.rules.pattern import compile_pattern
 from taso_py.rules.text import read_rules
 
 MERGE = """rule x: float[..G,M,K], a: float[K,N], b: float[K,P]
@@ -220,6 +223,24 @@ def test_matches_that_compute_what_depends_on_weights_only_or_are_known_may_be_l
         near = identities(list(filter(is_running, matcher.around(index, [node]))))
         assert identities(matcher.around(index, [node], only_running=True)) == near
         assert identities(matcher.around(index, [node], only_running=True, known=near[::2])) == near[1::2]
+
+
+@pytest.mark.parametrize("name", ["bert_base", "nasrnn", "swin_t"])
+def test_no_match_is_missed_for_where_matches_begin_or_when_rules_are_compiled(name: str) -> None:
+    module, args = zoo.get(name).make(0, small=True)
+    index = GraphIndex(import_module(module, args).graph)
+    rules = read_database()[::3]
+    matcher = Matcher(rules, keep_symmetric=True)
+    matcher.matches(parse_graph("graph(x: f32[4]) { return relu(x) }"))  # some are compiled before, some after it
+    found = Counter(match.rule.id for match in matcher.matches(index))
+    tried = Counter[str]()
+    for pattern in map(compile_pattern, rules):
+        root = pattern.outputs[0].number
+        for node in index.graph.nodes:
+            bound = embeddings(pattern, index, node, root)
+            tried[pattern.rule.id] += sum(complete_match(pattern, embedding) is not None for embedding in bound)
+    assert found == +tried
+    assert found.total() > 10
 
 
 def test_preconditions_that_tell_variables_apart_leave_no_symmetry() -> None:

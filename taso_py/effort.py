@@ -41,8 +41,11 @@ class Effort:
     reach: float = 1.0
     """How far a measured call may be from one whose latency is estimated from it; 0 to measure all that are asked for
     (see :mod:`taso_py.latency.similar`)."""
+    checks_saving: bool = True
+    """True if the unchanged program is saved and loaded before the search, so that what cannot be saved costs no
+    search; what is found is saved and loaded before it is returned in any case."""
     profile_s: float = 3.0
-    """Seconds of timed runs for the profiles of original and result in ``report.html``."""
+    """Seconds of timed runs for the profiles of original and result in ``report.html``; 0 for none."""
 
 
 NORMAL = "normal"
@@ -57,7 +60,8 @@ EFFORTS: Mapping[str, Effort] = {
         compiles=False,
         calibrates=False,
         reach=2.0,
-        profile_s=1.0,
+        checks_saving=False,
+        profile_s=0.0,
     ),
     NORMAL: Effort(measure_s=45.0, search_s=20.0, race_s=8.0, finalists=2, patience=50, families=2, compiles=True),
     "thorough": Effort(

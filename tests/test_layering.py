@@ -74,7 +74,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/cli.py": ("arguments commands ir unexpected", ""),
     "taso_py/__main__.py": ("cli", ""),
     "taso_py/commands": (
-        "options engines executors ir ops rules generate search latency report progress models saving "
+        "collector options engines executors ir ops rules generate search latency report progress models saving "
         "profiling driver effort entries",
         "verify numpy rich tqdm",
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from taso_py.collector import collector_paused
 from taso_py.commands.common import (
     LATENCIES_KEPT,
     MODEL_HELP,
@@ -56,11 +57,12 @@ def add(commands: Any) -> None:
 
 
 def _optimize(parsed: argparse.Namespace) -> int:
-    from taso_py.driver.optimize import optimize_source
-    from taso_py.driver.replay import load_trace
-    from taso_py.driver.searches import rules_for
-    from taso_py.options import OptimizeError, Options
-    from taso_py.saving.emit import check_forms
+    with collector_paused():  # what is imported stays
+        from taso_py.driver.optimize import optimize_source
+        from taso_py.driver.replay import load_trace
+        from taso_py.driver.searches import rules_for
+        from taso_py.options import OptimizeError, Options
+        from taso_py.saving.emit import check_forms
 
     forms = tuple(parsed.emit.split(","))
     if parsed.output is None and forms != ("pt2",):

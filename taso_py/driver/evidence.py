@@ -27,19 +27,21 @@ def gather_evidence(
         source: what was optimized.
         program: its program.
         outcome: the outcome of the evaluation.
-        seconds: seconds of timed runs for the two profiles together.
+        seconds: seconds of timed runs for the two profiles together; 0 for none.
         progress: whether to show bars.
     """
-    options = ProfileOptions(seconds=seconds, isolates=False, progress=progress)  # the page does not show these
-    winner, trace = outcome.winner, outcome.winner.candidate.trace
-    before, after = profile_modules(source, [(program, NO_PLAN), (winner.program, winner.plan)], options)
+    winner, trace, profiles = outcome.winner, outcome.winner.candidate.trace, None
+    if seconds:
+        options = ProfileOptions(seconds=seconds, isolates=False, progress=progress)  # the page does not show these
+        before, after = profile_modules(source, [(program, NO_PLAN), (winner.program, winner.plan)], options)
+        profiles = before, after
     steps = tuple(replay_steps(program.graph, trace))
     bodies = replay_bodies(steps[-1][1] if steps else program.graph, trace)
     return Evidence(
         difference=difference(program.graph, steps),
         bodies=tuple(difference(one.body.graph, one.steps) for one in bodies),
         rules=_applied_rules(trace),
-        profiles=(before, after),
+        profiles=profiles,
         outputs=tuple(map(_check, outcome.comparison.outputs)),
         trace=write_trace(trace),
     )

@@ -122,6 +122,7 @@ def search_and_evaluate(
             phases=phases,
             reload=options.reload or saves,
             saves=saves,
+            built=selection.built,
         )
         outcome = evaluation.run(found, selection.others)
         limits = bounds_of(source, program, outcome, costs)

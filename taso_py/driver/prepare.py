@@ -125,8 +125,9 @@ def prepare(
             notes = [*source.notes, *hooks, *_in_training(source, program), *checked]
             if isinstance(source.module, ExportedProgram) and source.onnx is None:
                 notes.append(PLAIN_CALLS)
-            if saves:
-                check_savable(source, program)
+            if saves and options.effective_effort.checks_saving:
+                with phases.phase("check", "that results can be saved"):
+                    check_savable(source, program)
             if phases.shown and program.device.type == "cpu":
                 _warn_of_contention(phases, watch)
             yield PreparedSource(source=source, program=program, options=options, phases=phases, notes=notes)

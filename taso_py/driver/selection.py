@@ -17,7 +17,7 @@ import torch
 from taso_py.backend import UNLIMITED, Program, fold
 from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.cost.model import CostModel
-from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Engine, EngineUnavailableError
+from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Built, Engine, EngineUnavailableError
 from taso_py.engines.inductor import CAPTURED_FORMS, WHOLE_MODULE_FORMS
 from taso_py.engines.names import AUTO
 from taso_py.engines.table import engines_to_try
@@ -49,6 +49,8 @@ class Selection:
     unchanged_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """Measured seconds of the unchanged graph by the name of prices, of engines that were timed: among them all that
     are searched for and take whole graphs, unless they fail."""
+    built: Mapping[str, Built] = field(default_factory=dict[str, Built])
+    """The unchanged graph in the engines that were timed, by name."""
 
 
 def engines_for(
@@ -98,9 +100,11 @@ def select(source: Source, program: Program, options: Options, phases: Phases) -
     if is_complete and all(prices in PYTORCH_PRICES for prices in groups):
         return Selection(groups, (), notes)
     with phases.phase("engines", "time each one on the unchanged graph"):
-        timed, plain_s, unusable = _unchanged_seconds(source, program, groups)
+        built, unusable = _unchanged(source, program, groups)
+        timed, plain_s = _unchanged_seconds(source, program, built)
+    made = {groups[prices][0].name: one for prices, one in built.items()}
     if is_complete:  # the evaluation tells which engines fail
-        return Selection(groups, (), notes, timed)
+        return Selection(groups, (), notes, timed, made)
     seconds = ({KERNEL_PRICES: plain_s / KERNELS_GAIN} if KERNEL_PRICES in groups else {}) | timed
     ranking = sorted(seconds, key=seconds.__getitem__)
     chosen, left = ranking[: options.effective_effort.families], ranking[options.effective_effort.families :]
@@ -110,34 +114,39 @@ def select(source: Source, program: Program, options: Options, phases: Phases) -
         fastest = groups[ranking[0]][0].name
         unusable.append(f"{', '.join(said)}: not searched, since {fastest} is faster; --effort thorough searches all")
     searched = {prices: groups[prices] for prices in groups if prices in chosen}
-    return Selection(searched, others, [*notes, *unusable], timed)
+    return Selection(searched, others, [*notes, *unusable], timed, made)
 
 
-def _unchanged_seconds(
+def _unchanged(
     source: Source, program: Program, groups: Mapping[str, Sequence[Engine]]
-) -> tuple[dict[str, float], float, list[str]]:
-    """Return the time of the unchanged graph by prices of engines, the model's time, and notes on engines that fail."""
-    folded, modules, notes = fold(program, UNLIMITED), [source.callable()], list[str]()
+) -> tuple[dict[str, Built], list[str]]:
+    """Return the unchanged graph in the first engine of each group that takes whole graphs, and notes on failures."""
+    folded, built, notes = fold(program, UNLIMITED), dict[str, Built](), list[str]()
     arguments = source.args, source.kwargs
-    calls = {ORIGINAL: repeatable(source.call_of(modules[0]), program, modules[0], arguments)}
     for prices, (engine, *_) in groups.items():
         if prices == KERNEL_PRICES:
             continue
         try:
             module = engine.build(folded)
             with preserve_state(program, [module], arguments):
-                runner = engine.prepare(module, source.args, source.kwargs, bool(program.open))
+                built[prices] = Built(module, engine.prepare(module, *arguments, bool(program.open)))
         except EngineUnavailableError as error:
             notes.append(str(error))
-            continue
-        modules.append(module)
-        calls[prices] = repeatable(source.call_of(runner), program, module, arguments)
-    with preserve_state(program, modules, arguments):
+    return built, notes
+
+
+def _unchanged_seconds(source: Source, program: Program, built: Mapping[str, Built]) -> tuple[dict[str, float], float]:
+    """Return the time of each of these, and the model's."""
+    original, arguments = source.callable(), (source.args, source.kwargs)
+    calls = {ORIGINAL: repeatable(source.call_of(original), program, original, arguments)} | {
+        prices: repeatable(source.call_of(one.runner), program, one.module, arguments) for prices, one in built.items()
+    }
+    with preserve_state(program, [original, *(one.module for one in built.values())], arguments):
         found = race(calls, device=program.device, seconds=SCOUT_S, settle=wait_until_idle)
     if not found.rounds:
         raise KeyboardInterrupt
     seconds = {name: median(times) for name, times in found.times.items()}
-    return seconds, seconds.pop(ORIGINAL), notes
+    return seconds, seconds.pop(ORIGINAL)
 
 
 def by_prices(engines: Sequence[Engine]) -> Mapping[str, Sequence[Engine]]:

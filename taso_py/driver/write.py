@@ -46,7 +46,7 @@ def write(
         forms: formats to write beside ``model.pt2``.
     """
     winner, onnx, phases = outcome.winner, prepared.source.onnx, prepared.phases
-    own = winner.engine.files(winner.module)
+    own = outcome.saved.files
     if onnx is not None:
         forms = [*forms, ONNX_FORM]
     named = onnx.renamed if onnx is not None and winner.name != ORIGINAL else None
@@ -72,7 +72,7 @@ def write(
         compact=outcome.saved.compact,
     )
     try:
-        with phases.phase("page", f"{PAGE}, with a profile of both"):
+        with phases.phase("page", f"{PAGE}, with the evidence"):
             evidence = gather_evidence(
                 prepared.source,
                 prepared.program,

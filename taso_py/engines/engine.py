@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeAlias
 
@@ -65,6 +66,15 @@ class CompiledGraph(nn.Module, ABC):
 
     def __reduce__(self) -> NoReturn:
         raise FrozenError(NO_PICKLE)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A program built for an engine."""
+
+    module: nn.Module
+    runner: Runner
+    """Calls the module in the engine."""
 
 
 class Engine(ABC):

@@ -173,10 +173,10 @@ def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOut
     shared = {**winner.program.weights, **ready.program.state}
     _, places = assemble(winner.program.graph, winner.program.weights, winner.program.parameters)
     own = {place: shared[key] for key, place in places.items() if place in weights}
-    others = dict(winner.engine.files(winner.module))
+    others = dict(outcome.saved.files)
     form = outcome.saved.compact
     if has_page:
-        with ready.phases.phase("page", f"{PAGE}, with a profile of both"):
+        with ready.phases.phase("page", f"{PAGE}, with the evidence"):
             seconds, progress = ready.options.effective_effort.profile_s, ready.options.progress
             evidence = gather_evidence(ready.source, ready.program, outcome, seconds=seconds, progress=progress)
         others[PAGE] = optimization_page(optimized.report, evidence).encode()

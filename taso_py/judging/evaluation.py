@@ -36,7 +36,7 @@ from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.checking.regions import first_mismatch
 from taso_py.checking.resize import resized_cases
 from taso_py.effort import Effort
-from taso_py.engines.engine import Engine, EngineUnavailableError, Runner
+from taso_py.engines.engine import Built, Engine, EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.graph import Graph
@@ -45,8 +45,8 @@ from taso_py.kernels.saved import dump
 from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 from taso_py.progress import Phases
-from taso_py.saving.artifact import SavedForm, deserialize, read_back, reimport
-from taso_py.saving.savable import UNSAVABLE, pt2_bytes
+from taso_py.saving.artifact import SavedForm, deserialize, read_back
+from taso_py.saving.savable import UNSAVABLE, pt2_bytes, unsavable
 from taso_py.search.result import Candidate, SearchResult
 from taso_py.search.trace import TraceError
 
@@ -132,6 +132,8 @@ class Evaluation:
     """True if results are compared in their saved form, loaded again; otherwise as they were built."""
     saves: bool = False
     """True if the winner will be saved, so that it must have a saved form."""
+    built: Mapping[str, Built] = field(default_factory=dict[str, Built])
+    """The unchanged graph in engines, by name, as far as it was built before."""
     notes: list[str] = field(default_factory=list[str])
     is_interrupted: bool = False
     """True if a race was interrupted from the keyboard; then only the leader is confirmed, in few rounds."""
@@ -215,21 +217,28 @@ class Evaluation:
         program = fold(replace(self.program, graph=candidate.graph), UNLIMITED)
         for engine in engines:
             plan = self.planner(program.graph, engine)
+            built = None if candidate.applied else self.built.get(engine.name)
             try:
-                module = engine.build(program, plan)
-                runner = self._prepare(module, engine)
+                built = built or self._built(program, plan, engine)
             except EngineUnavailableError as error:
                 self._note(str(error))
                 continue
             name = _unique(f"{_describe(candidate)}, {engine.name}", taken)
             yield Finalist(
-                name, candidate=candidate, program=program, plan=plan, engine=engine, runner=runner, module=module
+                name,
+                candidate=candidate,
+                program=program,
+                plan=plan,
+                engine=engine,
+                runner=built.runner,
+                module=built.module,
             )
 
-    def _prepare(self, module: nn.Module, engine: Engine) -> Runner:
+    def _built(self, program: Program, plan: Plan, engine: Engine) -> Built:
         args, kwargs, resizable = self.source.args, self.source.kwargs, bool(self.program.open)
+        module = engine.build(program, plan)
         with self._preserve_state(module):
-            return engine.prepare(module, args, kwargs, resizable=resizable)
+            return Built(module, engine.prepare(module, args, kwargs, resizable=resizable))
 
     def _confirmed_outcome(
         self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race, doubt: float
@@ -302,10 +311,10 @@ class Evaluation:
     def _compare(self, finalist: Finalist) -> tuple[SavedForm, Comparison]:
         """Return a finalist's saved form, and the comparison of its outputs, run with dead values overwritten."""
         try:
-            saved, module = self._reload(finalist)
+            saved, program, module = self._reload(finalist)
         except UNSAVABLE as error:
             if finalist.name == ORIGINAL:
-                raise
+                raise unsavable(error) from error
             problem = f"cannot be saved ({error})"
             return SavedForm(), Comparison((OutputComparison.failed(0, EXAMPLE, problem),))
         judged = module if finalist.plan is NO_PLAN and saved.plan is None else poison(module)
@@ -315,19 +324,20 @@ class Evaluation:
                 comparisons.append(oracle.compare(judged))
         self._note(*(note for oracle in self._oracles for note in oracle.notes))
         if all(found.passed for found in comparisons) and self._is_comparable(finalist):
-            comparisons += self._compare_as_timed(finalist, saved.content)
+            comparisons += self._compare_as_timed(finalist, saved.files, program)
         return saved, Comparison(tuple([output for found in comparisons for output in found.outputs]))
 
-    def _compare_as_timed(self, finalist: Finalist, content: bytes) -> Iterator[Comparison]:
+    def _compare_as_timed(
+        self, finalist: Finalist, files: Mapping[str, bytes], program: Program
+    ) -> Iterator[Comparison]:
         """Yield comparisons of the module that was timed and is returned; the saved form may be computed differently.
 
-        If the engine has a saved form of its own, other sizes are compared too, and the module loaded from that form.
+        If the engine has files of its own, other sizes are compared too, and the module loaded from them.
         """
-        has_own_form = bool(finalist.engine.file)
-        oracles = self._oracles if has_own_form else self._oracles[:1]
+        oracles = self._oracles if finalist.engine.file else self._oracles[:1]
         runners = [(finalist.runner, finalist.module)]
-        if has_own_form and content:
-            loaded = _load_from_files(finalist, content)
+        if files:
+            loaded = _load_from_files(finalist.engine, files, program)
             runners.append((loaded, loaded))
         for oracle, (runner, state) in product(oracles, runners):
             with self._preserve_state(state):
@@ -340,8 +350,8 @@ class Evaluation:
             return False
         return finalist.engine is ENGINES["eager"] or not may_draw_random(self.program)
 
-    def _reload(self, finalist: Finalist) -> tuple[SavedForm, fx.GraphModule]:
-        """Return a finalist's saved form and the module read from it; one built anew if it is not saved.
+    def _reload(self, finalist: Finalist) -> tuple[SavedForm, Program, fx.GraphModule]:
+        """Return a finalist's saved form, with program and module read from it; those at hand if it is not saved.
 
         Raises:
             TasoError: the result is to be saved and cannot be.
@@ -353,16 +363,16 @@ class Evaluation:
             if self.saves:
                 raise
             self._note(f"cannot be saved ({error}); the result was checked without a round trip through a file")
-        return SavedForm(), build(finalist.program, finalist.plan)
+        return SavedForm(), finalist.program, build(finalist.program, finalist.plan)
 
-    def _through_file(self, finalist: Finalist) -> tuple[SavedForm, fx.GraphModule]:
+    def _through_file(self, finalist: Finalist) -> tuple[SavedForm, Program, fx.GraphModule]:
         def choose(program: Program) -> Mapping[str, Any] | None:
             plan = self._plan_as_saved(finalist, program.graph)
             return None if plan is NO_PLAN else dump(plan)
 
         content = pt2_bytes(self.source, finalist.program, self.program)
-        form, _, module = read_back(content, choose, describes=self.saves)
-        return form, module
+        form, program, module = read_back(content, choose, describes=self.saves)
+        return replace(form, files=finalist.engine.files(finalist.module)), program, module
 
     def _plan_as_saved(self, finalist: Finalist, graph: Graph) -> Plan:
         """Return the plan of a finalist for its graph as it was imported again."""
@@ -455,12 +465,12 @@ def _settle(finalists: Iterable[Finalist]) -> Callable[[], None] | None:
     return wait_until_idle if any(finalist.engine.has_own_threads for finalist in finalists) else None
 
 
-def _load_from_files(finalist: Finalist, content: bytes) -> nn.Module:
-    """Return a finalist's module, loaded from its ``.pt2`` file and the files of its engine."""
+def _load_from_files(engine: Engine, files: Mapping[str, bytes], program: Program) -> nn.Module:
+    """Return a module loaded from the files of an engine, given the program that they compute."""
     with TemporaryDirectory() as folder:
-        for name, data in finalist.engine.files(finalist.module).items():
+        for name, data in files.items():
             (Path(folder) / name).write_bytes(data)
-        return finalist.engine.restore(reimport(content), Path(folder))
+        return engine.restore(program, Path(folder))
 
 
 def _describe(candidate: Candidate) -> str:

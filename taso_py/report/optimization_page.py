@@ -5,20 +5,20 @@ Invariant: this module only decides what to show and where.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Constant, Input, Weight
-from taso_py.report.chart import colours
+from taso_py.report.chart import Scale, colours
 from taso_py.report.difference import ChangedRegion, GraphDifference
 from taso_py.report.drawing import Drawing, draw
 from taso_py.report.optimization import Report
 from taso_py.report.page import milliseconds, render
 from taso_py.report.profile import Profile, RegionGroup
-from taso_py.report.profile_page import BESIDES, Bar, agree, bars, lane_scale, legend, roof_chart
+from taso_py.report.profile_page import BESIDES, Bar, RoofChart, agree, bars, lane_scale, legend, roof_chart
 from taso_py.rules.substitution import Substitution
 
 WHOLE = 24
@@ -52,8 +52,8 @@ class Evidence:
     """Difference between the original's graph and the rewritten one."""
     rules: tuple[Substitution, ...]
     """The applied rules, each once."""
-    profiles: tuple[Profile, Profile]
-    """Profiles before and after."""
+    profiles: tuple[Profile, Profile] | None
+    """Profiles before and after, if any were made."""
     outputs: tuple[OutputCheck, ...]
     trace: str
     bodies: tuple[GraphDifference, ...] = ()
@@ -126,31 +126,61 @@ class Lane:
     """Latency end to end."""
 
 
+@dataclass(frozen=True)
+class Profiled:
+    """Drawings and tables of the profiles before and after."""
+
+    before: Profile
+    after: Profile
+    rows: Sequence[KindRow]
+    longest_ms: float
+    """The longest time of a row."""
+    colours: Mapping[str, str]
+    """The colour of each kind of operator."""
+    legend: list[tuple[str, str]]
+    """Names of kinds with their colours."""
+    x: Scale
+    """The axis of the lanes."""
+    lanes: Sequence[Lane]
+    agreement: str
+    roofs: Sequence[RoofChart]
+    """Rooflines before and after."""
+
+
 def optimization_page(report: Report, evidence: Evidence) -> str:
     """Return the page of an optimization."""
-    rows = _kinds(*evidence.profiles)
-    kinds = colours([row.kind for row in rows])
-    whole = (report.original_ms, report.optimized_ms)
-    x = lane_scale(max(*whole, *(profile.total_ms for profile in evidence.profiles)))
     return render(
         "optimization.html",
         report=report,
         evidence=evidence,
         changes=[change for one in (evidence.difference, *evidence.bodies) for change in changes(one)],
         rules=[_applied(rule, report.applied.count(rule.id)) for rule in evidence.rules],
-        rows=rows,
-        longest_ms=max((row.ms for row in rows), default=0.0) or 1.0,
         slowest_ms=max(report.timed.values(), default=0.0) or 1.0,
+        around=BESIDES,
+        profiled=None if evidence.profiles is None else _profiled(report, evidence.profiles),
+    )
+
+
+def _profiled(report: Report, profiles: tuple[Profile, Profile]) -> Profiled:
+    before, after = profiles
+    rows = _kinds(before, after)
+    kinds = colours([row.kind for row in rows])
+    whole = (report.original_ms, report.optimized_ms)
+    x = lane_scale(max(*whole, before.total_ms, after.total_ms))
+    return Profiled(
+        before,
+        after,
+        rows,
+        longest_ms=max((row.ms for row in rows), default=0.0) or 1.0,
         colours=kinds,
         legend=legend(kinds),
-        around=BESIDES,
         x=x,
         lanes=[
             Lane(name, tuple(bars(profile, x, kinds)), profile.total_ms, whole_ms)
-            for name, profile, whole_ms in zip(("before", "after"), evidence.profiles, whole, strict=True)
+            for name, profile, whole_ms in zip(("before", "after"), profiles, whole, strict=True)
         ],
-        agreement=agreement(report, evidence.profiles),
-        roofs=[roof_chart(profile.regions, profile.ceilings, kinds) for profile in evidence.profiles],
+        agreement=agreement(report, profiles),
+        roofs=[roof_chart(profile.regions, profile.ceilings, kinds) for profile in profiles],
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -89,15 +89,6 @@ def _check_structures(arguments: pytree.TreeSpec | None, result: pytree.TreeSpec
         # Tuples as keys, for example, are written without an error and come back as lists.
         if spec is not None and pytree.treespec_loads(pytree.treespec_dumps(spec)) != spec:
             raise ValueError("the keys of a dict are read back as something else")
-
-
-def reimport(content: bytes) -> Program:
-    """Import the program in a ``.pt2`` file's content; a plan for it refers to its nodes.
-
-    Raises:
-        ArtifactError: the file has no example inputs, so that it was not written by :func:`serialize`.
-    """
-    return _read_back(content).imported()
 
 
 def exported_program(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
@@ -203,6 +194,8 @@ class SavedForm:
     """The plan for the graph that the file is imported as; None for plain ATen calls."""
     compact: Mapping[str, Any] | None = None
     """Its compact form, if there is one and it was asked for; see :mod:`taso_py.saving.compact`."""
+    files: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """The engine's own files, by name."""
 
 
 def read_back(

@@ -37,8 +37,13 @@ def check_savable(source: Source, program: Program) -> None:
     """
     try:
         deserialize(pt2_bytes(source, program, program))
-    except UnsavableError as error:
-        advice = "take and return tensors in plain tuples, lists or dicts, or leave --output out"
-        raise ArtifactError(f"the result could not be saved: {error}; {advice}") from error
-    except ImportRefusal as error:
-        raise ArtifactError(f"a saved result could not be read again: {error}; leave --output out") from error
+    except UNSAVABLE as error:
+        raise unsavable(error) from error
+
+
+def unsavable(error: UnsavableError | ImportRefusal) -> ArtifactError:
+    """Return the error for users that says that a program cannot be saved, and what to do."""
+    if isinstance(error, ImportRefusal):
+        return ArtifactError(f"a saved result could not be read again: {error}; leave --output out")
+    advice = "take and return tensors in plain tuples, lists or dicts, or leave --output out"
+    return ArtifactError(f"the result could not be saved: {error}; {advice}")

@@ -52,6 +52,16 @@ def test_the_page_is_whole_by_itself() -> None:
     assert "<i>model" not in page
 
 
+def test_a_page_without_profiles_says_how_to_make_them() -> None:
+    page = optimization_page(replace(REPORT, peak_bytes=(3 * 2**20, 2**20)), replace(EVIDENCE, profiles=None))
+    assert problems(page) == []
+    text = text_of(page)
+    for part in ("2.00x", "taso-py profile does so", "2 rules applied, eager", "1.0 MiB was 3.0 MiB"):
+        assert part in text
+    assert "Roofline" not in text
+    assert "not measured" in text_of(optimization_page(REPORT, replace(EVIDENCE, profiles=None)))
+
+
 def test_the_page_says_what_is_known() -> None:
     text = text_of(optimization_page(REPORT, EVIDENCE))
     for part in (

@@ -88,6 +88,8 @@ class Draft:
     inputs: list[str] = field(default_factory=list[str])
     values: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     """Values of the names in scope."""
+    buffers: set[str] = field(default_factory=set[str])
+    """Names of those values that are buffers."""
     kinds: set[str] = field(default_factory=set[str])
     """Its kinds beyond ordinary operators."""
     imports: list[str] = field(default_factory=list[str])
@@ -143,6 +145,12 @@ class Draft:
             self.state.append(f"self.register_buffer({name!r}, {text})")
         setattr(self._self, name, value)
         return f"self.{name}"
+
+    def add_buffer(self, text: str) -> None:
+        """Add a buffer with the value of an expression, and a line that gives it a name; ``g`` as above."""
+        name = self.state_tensor(text)
+        if self.assign(name):
+            self.buffers.add(f"v{len(self.values) - 1}")
 
     def part(self, module: str, hook: str) -> str:
         """Add a submodule with a hook; return its name."""

@@ -1,4 +1,4 @@
-"""Kinds of models beyond ordinary ones: complex numbers, operators that write, hooks, writes to inputs, control flow.
+"""Kinds of models beyond ordinary ones: complex numbers, operators that write, hooks, writes to state, control flow.
 
 Each has a round of its own, in which lines of the kind are mixed with those of all other models.
 """
@@ -129,12 +129,12 @@ INTO_CACHES = (
     "{0}.scatter_(-1, torch.zeros_like({0}[..., :1], dtype=torch.int64), {0}[..., -1:] + 1)",
     "{0}.masked_fill_({0} > 1, 0.25)",
 )
-"""Templates of statements that write to an argument, or to a part of it, with another value."""
+"""Templates of statements that write to an argument or buffer, or to a part of it, with another value."""
 
 
-def write_to_input(draft: Draft) -> None:
-    """Add a line that writes to an argument."""
-    names = [name for name, value in draft.values.items() if name.startswith("x") and _is_writable(value)]
+def write_to_state(draft: Draft) -> None:
+    """Add a line that writes to an argument or to a buffer."""
+    names = [name for name, value in draft.values.items() if _is_state(draft, name) and _is_writable(value)]
     if not names:
         return
     name = draft.choice(names)
@@ -142,6 +142,10 @@ def write_to_input(draft: Draft) -> None:
     others = [other for other, value in draft.values.items() if storage_of(value) != storage_of(draft.values[name])]
     if others:
         draft.write(draft.choice(INTO_CACHES).format(_part(draft, name), draft.choice(others)))
+
+
+def _is_state(draft: Draft, name: str) -> bool:
+    return name.startswith("x") or name in draft.buffers
 
 
 def _is_writable(value: Tensor) -> bool:

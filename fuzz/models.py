@@ -20,7 +20,7 @@ from fuzz.kinds import (
     complex_input,
     hook_model,
     write_by_operator,
-    write_to_input,
+    write_to_state,
 )
 from fuzz.operators import EXPRESSIONS, WRITES
 
@@ -91,11 +91,13 @@ def _add_line(draft: Draft) -> None:
 
 def _add_line_of(draft: Draft, kind: str) -> None:
     """Add a line of a kind, if one fits."""
+    if kind == CACHES and draft.chance(4):
+        draft.add_buffer(f"torch.randn({draft.shape()}, generator=g)")
     before = len(draft.lines)
     if kind == WRITING:
         write_by_operator(draft)
     elif kind == CACHES or (kind == CONTROL and draft.chance(4)):
-        write_to_input(draft)
+        write_to_state(draft)
     else:
         expression = KINDS[kind](draft)
         if expression is not None:

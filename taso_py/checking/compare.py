@@ -205,7 +205,7 @@ class Oracle:
             truths = self._reference_or(outputs, arguments)
             if _is_nowhere_finite(outputs):
                 self.notes.append(f"the model returns no finite number for {name} inputs; they show no difference")
-            found.append(_Expectation(name, arguments, [*map(_snapshot, outputs)], [*map(_snapshot, truths)]))
+            found.append(_Expectation(name, arguments, [*map(snapshot, outputs)], [*map(snapshot, truths)]))
         return found
 
     def _compared(
@@ -327,7 +327,7 @@ def _copy(leaf: Any) -> Any:
     return leaf.detach().clone(memory_format=torch.preserve_format) if isinstance(leaf, Tensor) else leaf
 
 
-def _snapshot(leaf: Any) -> Any:
+def snapshot(leaf: Any) -> Any:
     """Return a copy with the same memory layout, overlaps included; the leaf may be state that changes later."""
     if not isinstance(leaf, Tensor) or leaf.layout is not torch.strided:
         return leaf

@@ -23,6 +23,7 @@ from taso_py.arguments import CommandParser
 from taso_py.backend import build
 from taso_py.backend.bits import bits_of
 from taso_py.backend.contract import observe
+from taso_py.checking.compare import snapshot
 from taso_py.frontend import Program, import_module
 from taso_py.ir.errors import TasoError
 from taso_py.models import zoo
@@ -90,6 +91,74 @@ def without_fused_attention() -> AbstractContextManager[Any]:
     return _Watched()
 
 
+@dataclass(frozen=True)
+class CallRecord:
+    """Everything that the caller of a module can observe of one call."""
+
+    structure: pytree.TreeSpec
+    results: Sequence[Any]
+    """Copies of the leaves of the result."""
+    arguments: Sequence[Any]
+    """The leaves of the arguments after the call."""
+    buffers: Sequence[Tensor]
+    """Copies of the buffers that were asked for, after the call."""
+    random_state: Tensor
+    """State of the generator after the call."""
+    shared: frozenset[tuple[str, str]]
+    """Results that share storage with each other and with arguments."""
+
+    @property
+    def values(self) -> Sequence[Any]:
+        """All that the call may have computed: results, arguments and buffers."""
+        return [*self.results, *self.arguments, *self.buffers]
+
+    def difference(self, found: CallRecord, *, is_open: bool = False) -> str:
+        """Describe how another record differs from this one, values last; empty if it does not."""
+        problem = self.difference_beside_values(found)
+        if problem:
+            return problem
+        for what, mine, yours in (
+            ("results differ", self.results, found.results),
+            ("arguments differ after the call", self.arguments, found.arguments),
+            ("buffers differ after the call", self.buffers, found.buffers),
+        ):
+            if not equal_outputs(mine, yours, is_open):
+                return f"the {what}"
+        return ""
+
+    def difference_beside_values(self, found: CallRecord) -> str:
+        """Describe how another record differs in structure, random numbers or aliasing; empty if it does not."""
+        if found.structure != self.structure:
+            return "the results are in another structure"
+        if not torch.equal(found.random_state, self.random_state):
+            return "other random numbers are drawn"
+        more = found.shared - self.shared
+        return f"{' and '.join(min(more))} share memory" if more else ""
+
+
+def record_call(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, buffers: Sequence[str] = ()
+) -> CallRecord:
+    """Call a module with copies of arguments in the same memory layout.
+
+    Args:
+        module: the module.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        buffers: names of those that the call may write to.
+    """
+    given = copy.deepcopy(pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs or {}))))
+    result = module(*given[0], **given[1])
+    return CallRecord(
+        structure=pytree.tree_structure(result),
+        results=[*map(snapshot, pytree.tree_leaves(result))],
+        arguments=pytree.tree_leaves(given),
+        buffers=[snapshot(module.get_buffer(name)) for name in buffers],
+        random_state=torch.get_rng_state(),
+        shared=shared_storage(*given, result=result),
+    )
+
+
 def difference(
     original: nn.Module,
     built: nn.Module,
@@ -97,31 +166,19 @@ def difference(
     kwargs: Mapping[str, Any] | None = None,
     *,
     is_open: bool = False,
+    buffers: Sequence[str] = (),
 ) -> str:
     """Describe how a call of a built module differs from one of the original; empty if it does not.
 
     This compares the structure of the results, their bits and strides, the random numbers that are drawn, and aliasing:
     results must not share memory with each other or with arguments unless the original's do. Each is called with copies
-    of the arguments, which must be equal afterwards. With open sizes, strides of axes of size 1 are not compared: they
-    are never used, and an export does not state them for all sizes.
+    of the arguments, which must be equal afterwards, as must be the named buffers. With open sizes, strides of axes of
+    size 1 are not compared: they are never used, and an export does not state them for all sizes.
     """
-    arguments = pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs or {})))
-    mine, yours = copy.deepcopy(arguments), copy.deepcopy(arguments)
     start = torch.get_rng_state()
-    expected = original(*mine[0], **mine[1])
-    after = torch.get_rng_state()
+    expected = record_call(original, args, kwargs, buffers)
     torch.set_rng_state(start)
-    found = built(*yours[0], **yours[1])
-    if pytree.tree_structure(found) != pytree.tree_structure(expected):
-        return "the results are in another structure"
-    if not equal_outputs(pytree.tree_leaves(expected), pytree.tree_leaves(found), is_open):
-        return "the results differ"
-    if not equal_outputs(pytree.tree_leaves(mine), pytree.tree_leaves(yours), is_open):
-        return "the arguments differ after the call"
-    if not torch.equal(torch.get_rng_state(), after):
-        return "other random numbers are drawn"
-    more = shared_storage(*yours, result=found) - shared_storage(*mine, result=expected)
-    return f"{' and '.join(min(more))} share memory" if more else ""
+    return expected.difference(record_call(built, args, kwargs, buffers), is_open=is_open)
 
 
 def shared_storage(args: Any, kwargs: Any, result: Any) -> frozenset[tuple[str, str]]:

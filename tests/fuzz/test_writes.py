@@ -1,0 +1,104 @@
+"""Imports of models that write to arguments and buffers: what is lost or reordered is found, whatever the layout.
+
+Invariant: each import that is wrong is found in memory with gaps, where results are compared up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+
+from fuzz import check
+from fuzz.check import Checker, CheckOutcome, DiscrepancyError
+from fuzz.draft import Case
+from fuzz.layouts import writes_with_gaps
+from taso_py.backend import build
+from taso_py.checking.roundtrip import difference
+from taso_py.frontend import import_module
+from tests.round_trips import Model
+
+TEXT = """
+import torch
+
+def model():
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("kept", torch.ones(64, 33))
+
+        def forward(self, x):
+            {lines}
+            return y
+    g = torch.Generator().manual_seed(1)
+    return Model().eval(), (torch.randn(64, 66, generator=g){part},)
+"""
+LINES = (
+    *("z = x.mT", "z.clamp_(-1, 1)", "z.mul_(1.5)", "y = torch.hstack([z.sum(), z.sum(-1)])"),
+    *("self.kept.mul_(x)", "self.kept.add_(0.5)"),
+)
+WRONG = {
+    "reordered": (LINES[0], LINES[2], LINES[1], *LINES[3:]),
+    "reordered between writes and reads": (LINES[0], LINES[1], LINES[3], LINES[2], *LINES[4:]),
+    "lost": (*LINES[:2], *LINES[3:]),
+    "read too late": (*LINES[:3], LINES[4], LINES[5], "z.mul_(1.0001)", LINES[3]),
+    "lost in the argument": (LINES[0], LINES[1], "z = z * 1.5", LINES[3], "self.kept.mul_(z.mT)", LINES[5]),
+    "reordered in a buffer": (*LINES[:4], LINES[5], LINES[4]),
+    "lost in a buffer": LINES[:5],
+}
+"""Lines of models that do something else, by what is wrong with them as imports of the right one."""
+
+
+GAPS, DENSE = "[:, ::2]", ".view(128, 33)[:64]"
+"""Parts of the argument, in memory with gaps and without."""
+
+
+def _case(lines: Sequence[str], part: str = GAPS) -> Case:
+    return Case(TEXT.format(lines="\n            ".join(lines), part=part), is_smooth=True)
+
+
+def _check(monkeypatch: pytest.MonkeyPatch, case: Case, imported: Case) -> CheckOutcome:
+    """Check a model whose import is that of another one."""
+    monkeypatch.setattr(check, "import_module", lambda module, args: import_module(*imported.make()))
+    return Checker([]).check(case, 1)
+
+
+def test_a_sum_over_memory_that_was_written_to_may_be_rounded_otherwise_where_it_has_gaps() -> None:
+    module, args = _case(LINES).make()
+    with torch.no_grad():
+        assert difference(module, build(import_module(module, args)), args) == "the results differ"
+    assert Checker([]).check(_case(LINES), 1).refused == ""
+    assert Checker([]).check(_case(LINES, DENSE), 1).refused == ""
+
+
+@pytest.mark.parametrize(("lines", "part"), [(LINES, DENSE), (("y = x.sum(-1)",), GAPS)])
+def test_other_sums_are_equal_to_the_bit(monkeypatch: pytest.MonkeyPatch, lines: Sequence[str], part: str) -> None:
+    other = [line.replace("sum(", "flip(-1).sum(") for line in lines]
+    with pytest.raises(DiscrepancyError, match=r"^as imported: the results differ$"):
+        _check(monkeypatch, _case(lines, part), _case(other, part))
+
+
+@pytest.mark.parametrize("part", [GAPS, DENSE])
+@pytest.mark.parametrize("lines", WRONG.values(), ids=WRONG.keys())
+def test_a_write_that_is_lost_or_reordered_is_found(
+    monkeypatch: pytest.MonkeyPatch, lines: Sequence[str], part: str
+) -> None:
+    assert _check(monkeypatch, _case(LINES, part), _case(LINES, part)).refused == ""
+    with pytest.raises(DiscrepancyError, match=r"^as imported"):
+        _check(monkeypatch, _case(LINES, part), _case(lines, part))
+
+
+@pytest.mark.parametrize(
+    ("write", "has_gaps"),
+    [
+        ("x.add_(1)", False),
+        ("x[:, 1:].add_(1)", True),
+        ("torch.add(x[:, ::2], 1, out=x[:, ::2])", True),
+        ("(x * 2)[:, 1:].add_(1)", True),
+        ("x[:, 1:] + 1", False),
+    ],
+)
+def test_writes_to_memory_with_gaps_are_seen(write: str, has_gaps: bool) -> None:
+    model, x = Model(lambda _, x: eval(write, {"torch": torch}, {"x": x})), torch.ones(3, 4)
+    assert writes_with_gaps(model, (x,)) is has_gaps

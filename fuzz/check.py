@@ -372,7 +372,7 @@ class _Check:
         return self._called(module, self.args if args is None else args)
 
     def _called(self, module: nn.Module, args: Sequence[Any]) -> list[Tensor]:
-        """Return results and, if the model writes to any, arguments and the buffers that it writes to, which are restored."""
+        """Return results and, if it writes to any, arguments and buffers after the call; buffers are restored."""
         writes = Writes.of(self.program.graph)
         if not writes:
             return pytree.tree_leaves(module(*args))

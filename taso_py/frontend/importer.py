@@ -217,7 +217,7 @@ class Importer:
     @contextmanager
     def _fake(self) -> Generator[None]:
         """Enter the mode for calls on fake tensors."""
-        with self.sizes.mode, torch.no_grad():
+        with self.sizes.in_python(), self.sizes.mode, torch.no_grad():
             yield
 
     def _new_nodes(self, root: Node) -> list[Node]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import sympy
 from torch import SymInt, Tensor
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._sympy import functions
 
@@ -159,6 +160,10 @@ class Sizes:
     def call(self) -> Caller:
         """The caller that runs a lowering on fake tensors of open sizes."""
         return resolving(run_call, self.symbolic)
+
+    def in_python(self) -> AbstractContextManager[Any]:
+        """Let operators run in Python, as in an export, where their C++ code takes no symbolic sizes."""
+        return enable_python_dispatcher() if self.any else nullcontext()
 
     def without_guards(self) -> AbstractContextManager[Any]:
         """Let torch decide by the example sizes without recording guards on all others."""

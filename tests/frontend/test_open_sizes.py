@@ -126,6 +126,16 @@ def test_models_of_open_sizes(module: nn.Module, dims: Any, shapes: list[tuple[i
             assert difference(module, built, (torch.randn(shape),)) == ""
 
 
+@pytest.mark.parametrize("shapes", [((7,), (3, 7)), ((3, 7), (7,))])
+def test_operators_that_broadcast_in_python_are_in_the_table(shapes: tuple[tuple[int, ...], ...]) -> None:
+    module = Function(lambda x, y: torch.addcmul(x, y, y + 1))
+    dims = [{0: LENGTH} if len(shape) == 1 else {0: BATCH, 1: LENGTH} for shape in shapes]
+    program = import_program(exported(module, shapes, dims))
+    assert not any(isinstance(node.op, Opaque) for node in program.graph.nodes)
+    args = tuple(torch.randn([2 * size for size in shape]) for shape in shapes)
+    assert difference(module, build(program), args) == ""
+
+
 def test_arguments_of_sizes_that_do_not_fit_are_refused() -> None:
     add = Function(lambda x, y: x @ y)
     height = Dim("height", min=2, max=9)

@@ -101,7 +101,7 @@ class CallRecord:
     arguments: Sequence[Any]
     """The leaves of the arguments after the call."""
     buffers: Sequence[Tensor]
-    """Copies of the buffers that were asked for, after the call."""
+    """Copies of the original's buffers after the call."""
     random_state: Tensor
     """State of the generator after the call."""
     shared: frozenset[tuple[str, str]]
@@ -137,7 +137,7 @@ class CallRecord:
 
 
 def record_call(
-    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, buffers: Sequence[str] = ()
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any] | None, buffers: Mapping[str, Tensor]
 ) -> CallRecord:
     """Call a module with copies of arguments in the same memory layout.
 
@@ -145,18 +145,23 @@ def record_call(
         module: the module.
         args: positional arguments.
         kwargs: keyword arguments.
-        buffers: names of those that the call may write to.
+        buffers: copies of the original's buffers before the call; what the module has not, it does not write to.
     """
     given = copy.deepcopy(pytree.tree_map_only(Tensor, Tensor.detach, (tuple(args), dict(kwargs or {}))))
-    result = module(*given[0], **given[1])
+    result, own = module(*given[0], **given[1]), dict(module.named_buffers())
     return CallRecord(
         structure=pytree.tree_structure(result),
         results=[*map(snapshot, pytree.tree_leaves(result))],
         arguments=pytree.tree_leaves(given),
-        buffers=[snapshot(module.get_buffer(name)) for name in buffers],
+        buffers=[snapshot(own.get(name, before)) for name, before in buffers.items()],
         random_state=torch.get_rng_state(),
         shared=shared_storage(*given, result=result),
     )
+
+
+def copied_buffers(module: nn.Module) -> Mapping[str, Tensor]:
+    """Return copies of the buffers of a module by name."""
+    return {name: snapshot(buffer) for name, buffer in module.named_buffers()}
 
 
 def difference(
@@ -166,16 +171,15 @@ def difference(
     kwargs: Mapping[str, Any] | None = None,
     *,
     is_open: bool = False,
-    buffers: Sequence[str] = (),
 ) -> str:
     """Describe how a call of a built module differs from one of the original; empty if it does not.
 
     This compares the structure of the results, their bits and strides, the random numbers that are drawn, and aliasing:
     results must not share memory with each other or with arguments unless the original's do. Each is called with copies
-    of the arguments, which must be equal afterwards, as must be the named buffers. With open sizes, strides of axes of
-    size 1 are not compared: they are never used, and an export does not state them for all sizes.
+    of the arguments, which must be equal afterwards, as must be the buffers. With open sizes, strides of axes of size 1
+    are not compared: they are never used, and an export does not state them for all sizes.
     """
-    start = torch.get_rng_state()
+    start, buffers = torch.get_rng_state(), copied_buffers(original)
     expected = record_call(original, args, kwargs, buffers)
     torch.set_rng_state(start)
     return expected.difference(record_call(built, args, kwargs, buffers), is_open=is_open)

@@ -144,7 +144,7 @@ class Engine(ABC):
             raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
 
     def build_around(self, program: Program, compiled: CompiledGraph, late: Graph | None = None) -> nn.Module:
-        """Build a program into a module around its graph, which the engine has compiled.
+        """Build a program into a module around its graph, which the engine has compiled; this includes its first call.
 
         Args:
             program: the program.
@@ -152,12 +152,12 @@ class Engine(ABC):
             late: makes what is written of what that returns; None if it returns whole contents.
 
         Raises:
-            EngineUnavailableError: the module would not do for callers what the original does.
+            EngineUnavailableError: that call fails, or the module would not do for callers what the original does.
         """
         try:
             return build_around(program, compiled, late)
-        except ContractError as error:
-            raise EngineUnavailableError(f"{self.name} cannot run this module: {error}") from error
+        except (ContractError, RuntimeError) as error:
+            raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
 
     def files(self, module: nn.Module) -> Mapping[str, bytes]:
         """Return the engine's own files of a module that it built, by name; empty if it has none."""

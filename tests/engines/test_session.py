@@ -101,6 +101,13 @@ def test_what_fails_in_its_first_call_is_refused_in_one_line(
     with pytest.raises(EngineUnavailableError, match=r"it returns the shape \[2, 4\] in place of f32\[3,4\]"):
         engine.build(program_of(lambda a: a + 1, (X,)))
 
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("the type of a node is not supported\nmore")
+
+    monkeypatch.setattr(type(compiled), "forward", fails)
+    with pytest.raises(EngineUnavailableError, match=rf"^{engine.name} cannot run this module: the type .* supported$"):
+        engine.build(program_of(lambda a: a + 1, (X,)))
+
 
 OTHER_PRECISION: dict[str, tuple[Callable[..., Any], Tensor, str]] = {
     "double": (lambda a: a + 1, X.double(), "computes f64 in f32"),

@@ -46,6 +46,7 @@ WRONG = {
     "lost in the argument": (LINES[0], LINES[1], "z = z * 1.5", LINES[3], "self.kept.mul_(z.mT)", LINES[5]),
     "reordered in a buffer": (*LINES[:4], LINES[5], LINES[4]),
     "lost in a buffer": LINES[:5],
+    "lost in all buffers": LINES[:4],
 }
 """Lines of models that do something else, by what is wrong with them as imports of the right one."""
 

@@ -30,7 +30,7 @@ BATCH = 25
 """Models per seed. A batch ends with its first failure, so that others can be found."""
 
 
-_SETTINGS = settings(
+SETTINGS = settings(
     deadline=None,
     database=None,
     verbosity=Verbosity.quiet,
@@ -126,7 +126,7 @@ def run_batch(number: int, count: int, kind: str = "plain", engines: tuple[str, 
     last: list[tuple[Failure, Case]] = []
 
     @seed(number)
-    @settings(_SETTINGS, max_examples=count)
+    @settings(SETTINGS, max_examples=count)
     @given(models(kind), st.integers(0, 1 << 16))
     def attempt(case: Case, chance: int) -> None:
         try:

@@ -73,7 +73,7 @@ OPEN_ONE_IN = 3
 """One in this many models has its sizes left open."""
 GROWTH = 4.0
 """Most bytes of a folded model's weights, relative to the original's."""
-_WRITES = re.compile(rf"[a-z]_\(|ops\.{NAMESPACE}\.")
+WRITING_CALL = re.compile(rf"[a-z]_\(|ops\.{NAMESPACE}\.")
 """A call that writes to its operand, in the text of a model."""
 _DRAWS = re.compile(r"rand_like|bernoulli|, True\)")
 """A call that draws random numbers, for which threads share one generator."""
@@ -288,7 +288,7 @@ class _Check:
 
     def _check_other_layouts(self, module: nn.Module, built: nn.Module) -> None:
         """Compare the built program on arguments with other strides than the example inputs."""
-        if _WRITES.search(self.case.text):  # it may write to a view or a copy, depending on the layout
+        if WRITING_CALL.search(self.case.text):  # it may write to a view or a copy, depending on the layout
             return
         args = [leaf.mT.contiguous().mT if isinstance(leaf, Tensor) and leaf.dim() > 1 else leaf for leaf in self.args]
         try:

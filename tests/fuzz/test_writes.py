@@ -5,17 +5,24 @@ Invariant: each import that is wrong is found in memory with gaps, where results
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
+from hypothesis import Phase, given, seed, settings
+from torch import Tensor
 
 from fuzz import check
-from fuzz.check import Checker, CheckOutcome, DiscrepancyError
+from fuzz.campaign import SETTINGS
+from fuzz.check import WRITING_CALL, Checker, CheckOutcome, DiscrepancyError
 from fuzz.draft import Case
+from fuzz.kinds import CACHES, WRITING
 from fuzz.layouts import writes_with_gaps
+from fuzz.models import models
 from taso_py.backend import build
-from taso_py.checking.roundtrip import difference
+from taso_py.checking.roundtrip import copied_buffers, difference, record_call
 from taso_py.frontend import import_module
 from tests.round_trips import Model
 
@@ -88,6 +95,61 @@ def test_a_write_that_is_lost_or_reordered_is_found(
     assert _check(monkeypatch, _case(LINES, part), _case(LINES, part)).refused == ""
     with pytest.raises(DiscrepancyError, match=r"^as imported"):
         _check(monkeypatch, _case(LINES, part), _case(lines, part))
+
+
+def _values(case: Case) -> Sequence[Tensor]:
+    """Return results, arguments and buffers after a call."""
+    (module, args), _ = case.make(), torch.manual_seed(1)
+    with torch.no_grad():
+        return record_call(module, args, None, copied_buffers(module)).values
+
+
+def _is_far(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    """Return whether two calls differ by more than roundings, also in half precision."""
+    return len(one) != len(other) or not all(
+        a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=0.01, atol=0.01, equal_nan=True)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def _without_a_write(case: Case, chance: random.Random, *, is_moved: bool) -> Case | None:
+    """Return a model without one of its writes, or with it behind the next line; None if it has none."""
+    lines = case.text.splitlines(keepends=True)
+    places = [place for place, line in enumerate(lines) if WRITING_CALL.search(line) and "register" not in line]
+    if not places:
+        return None
+    place = chance.choice(places)
+    lines[place : place + 2] = [lines[place + 1], lines[place]] if is_moved else [lines[place + 1]]
+    return replace(case, text="".join(lines))
+
+
+@pytest.mark.parametrize("kind", [CACHES, WRITING])
+@pytest.mark.parametrize("is_moved", [False, True], ids=["lost", "reordered"])
+def test_imports_of_random_models_that_lose_or_reorder_a_write_are_found(
+    monkeypatch: pytest.MonkeyPatch, kind: str, is_moved: bool
+) -> None:
+    found: list[bool] = []
+
+    @seed(0)
+    @settings(SETTINGS, phases=(Phase.generate,), max_examples=40)
+    @given(models(kind))
+    def attempt(case: Case) -> None:
+        mutant = _without_a_write(case, random.Random(case.text), is_moved=is_moved)
+        try:
+            if mutant is None or not _is_far(_values(case), _values(mutant)):
+                return
+            if _check(monkeypatch, case, mutant).refused:
+                return
+        except DiscrepancyError as error:
+            found.append(str(error).startswith("as imported"))
+        except Exception:  # without the write, or with it elsewhere, the text is no model
+            return
+        else:
+            found.append(False)
+
+    attempt()
+    assert all(found)
+    assert len(found) >= 3
 
 
 @pytest.mark.parametrize(

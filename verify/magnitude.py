@@ -208,7 +208,9 @@ def _times(one: Monomial, other: Monomial) -> Monomial:
 class _Side:
     """The elements that outputs are computed from, found as they are read."""
 
-    def __init__(self) -> None:
+    def __init__(self, apart: int) -> None:
+        """Prepare a side; neighbouring integers look up places that are so far ``apart``."""
+        self._apart = apart
         self._algebra = _Algebra()
         self._definitions: dict[Node, Scalar] = {}
         self.elements: dict[tuple[Node, Index], BoundedElement] = {}
@@ -251,7 +253,7 @@ class _Side:
             case Choose(condition, chosen, other):
                 return self._algebra.choose(*(self._at(part, node, env) for part in (condition, chosen, other)))
             case At(name, integer, extent):
-                place = _some_place(self._at(integer, node, env), _integer(extent, env))
+                place = self._apart * _number_of(self._at(integer, node, env)) % _integer(extent, env)
                 return self._at(scalar.body, node, {**env, name: place})
             case SizeOf(value):
                 return _number(float(_integer(value, env)))
@@ -263,8 +265,8 @@ class _Side:
                 raise InvariantError(f"{type(scalar).__name__} is not part of the language of definitions")
 
 
-def _some_place(integer: BoundedElement, extent: int) -> int:
-    """Return a place that an integer may stand for: one for each element of a tensor of integers.
+def _number_of(integer: BoundedElement) -> int:
+    """Return the number of the diagonal on which an integer lies in its tensor.
 
     Raises:
         InvariantError: it is computed.
@@ -273,7 +275,7 @@ def _some_place(integer: BoundedElement, extent: int) -> int:
         case [(monomial, 1.0)] if len(monomial) == 1:
             ((variable, _),) = monomial
             if isinstance(variable, tuple) and isinstance(variable[-1], tuple):
-                return sum(variable[-1]) % extent
+                return sum(variable[-1])
         case _:
             pass
     raise InvariantError("an integer that is computed")
@@ -320,10 +322,17 @@ def _is_within(bound: Polynomial, other: Polynomial) -> bool:
 
 
 def stays_in_range(rule: Substitution) -> bool:
-    """Return whether the target of a rule overflows, cancels and underflows nowhere that the source does not."""
+    """Return whether the target of a rule overflows, cancels and underflows nowhere that the source does not.
+
+    Integers that look something up are tried at different places, and all at the same.
+    """
     samples = _cheapest(rule)
+    spacings = (1, 0) if any(node.op.reads_index for node in rule.source.nodes) else (1,)
+    tried = itertools.product(samples, spacings)
     try:
-        return bool(samples) and all(_is_covered(*sides) for sample in samples for sides in _outputs(rule, sample))
+        return bool(samples) and all(
+            _is_covered(*sides, apart) for sample, apart in tried for sides in _outputs(rule, sample)
+        )
     except (TasoError, ValueError, ZeroDivisionError, KeyError):
         return False
 
@@ -334,9 +343,9 @@ def _outputs(rule: Substitution, sample: Sample) -> list[tuple[Value, Value]]:
     return list(zip(concrete_side(match, rule.source), concrete_side(match, rule.target), strict=True))
 
 
-def _is_covered(source: Value, target: Value) -> bool:
+def _is_covered(source: Value, target: Value, apart: int) -> bool:
     """Return whether an output's terms are bounded by those of the source, and all that leads to it."""
-    before, after = _Side(), _Side()
+    before, after = _Side(apart), _Side(apart)
     for index in itertools.product(*map(range, source.type.sizes)):
         left, right = before.read(source.node, index), after.read(target.node, index)
         if not all(any(_is_within(bound, other) for other in left.bounds) for bound in right.bounds):

@@ -221,13 +221,16 @@ def _transform(drawn: Tensor, kind: _Kind) -> Tensor:
             return (drawn * 1.2).round()
 
 
-def run_side(graph: Graph, values: Mapping[str, Tensor], sample: Sample) -> list[Tensor]:
+def run_side(
+    graph: Graph, values: Mapping[str, Tensor], sample: Sample, floating: torch.dtype = torch.float64
+) -> list[Tensor]:
     """Return what PyTorch computes for the outputs of one side of a rule.
 
     Args:
         graph: the side.
         values: tensors for the variables, by name.
         sample: what symbols stand for.
+        floating: what ``FLOAT`` stands for, also in tensors that are made of numbers.
 
     Raises:
         Rejected: PyTorch refuses an operator at these sizes.
@@ -235,7 +238,9 @@ def run_side(graph: Graph, values: Mapping[str, Tensor], sample: Sample) -> list
     """
     computed: dict[Value, Tensor] = {}
     for node in graph.nodes:
-        computed[node.value] = run_node(node, values, [computed[value] for value in node.inputs], sample)
+        result = run_node(node, values, [computed[value] for value in node.inputs], sample)
+        is_tensor = node.types[0].dtype is DType.FLOAT and not isinstance(node.op, Constant)
+        computed[node.value] = result.to(floating) if is_tensor else result
     return [computed[value] for value in graph.outputs]
 
 
@@ -249,6 +254,8 @@ def run_node(node: Node, values: Mapping[str, Tensor], operands: Sequence[Tensor
     kernel = _KERNELS.get(node.op.name)
     if kernel is None:
         raise Refused(f"the witness has no implementation of {node.op.name}")
+    if node.op.commutative and isinstance(node.inputs[0].node.op, Constant):
+        operands = operands[::-1]  # PyTorch rounds numbers to the element type unless they come last
     try:
         return kernel(node.op, operands, lambda value: attribute_at(value, sample))
     except (RuntimeError, ValueError, IndexError) as error:

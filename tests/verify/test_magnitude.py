@@ -10,6 +10,7 @@ from verify.magnitude import stays_in_range
 
 THREE = "rule x: float[..A], y: float[..A], z: float[..A]\n"
 MATRICES = "rule a: float[M,K], b: float[K,N], c: float[K,P]\n"
+LOOKUP = "rule x: float[M,K], i: int[K], w: float[D,K], v: float[D,K]\n"
 SCALED = "rule x: float[N,C,H,W], b: float[]\n"
 IMAGE = "rule x: float[N,C,H,W], a: float[O,C,3,3], b: float[O,C,3,3]\n"
 
@@ -28,6 +29,8 @@ IMAGE = "rule x: float[N,C,H,W], a: float[O,C,3,3], b: float[O,C,3,3]\n"
         "rule x: float[M,N] source max(relu(x)){axes=[-1]} target relu(max(x){axes=[-1]})",
         SCALED + "source mul(b, upsample_nearest2d(x){factors=[2,2]}) "
         "target upsample_nearest2d(mul(b, x)){factors=[2,2]}",
+        LOOKUP + "source linear(take(x, i){axis=-1}, add(w, v)) "
+        "target add(linear(take(x, i){axis=-1}, w), linear(take(x, i){axis=-1}, v))",
         "rule x: float[M,N], y: float[M,N] source exp(add(x, y)), add(y, x) target t = add(y, x); exp(t), t",
     ],
 )
@@ -50,6 +53,9 @@ def test_targets_that_stay_in_range(rule: str) -> None:
         # Between a large number and its opposite lies a small one; corners, which stay as they are, do not show it.
         SCALED + "source mul(b, upsample_bilinear2d(x){factors=[2,2]}) "
         "target upsample_bilinear2d(mul(b, x)){factors=[2,2]}",
+        # Integers may be equal, so that two weights are added up before they meet the element that both look up.
+        LOOKUP + "source linear(take(x, i){axis=-1}, w) target linear(x, matmul(w, "
+        "take(diagonal_matrix(expand(constant{value=1.0, dtype=float}){shape=[K]}), i){axis=-2}))",
         "rule x: float[M,N] source mul(mean(x){axes=[-1]}, mean(x){axes=[-1]}) "
         "target t = sum(x){axes=[-1]}; mul(div(t, constant{value=2.0, dtype=float}), mean(x){axes=[-1]})",
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from taso_py.ir.graph import Graph
 from taso_py.rules.text import read_rules
 from verify.audit import edges
 from verify.audit.edges import TYPES, breach, main
-from verify.witness import run_side
+from verify.witness import Rejected, run_side
 
 UNDERSTATED = {
     "associated": """rule a: float[M,K], b: float[K,N], c: float[N,P]
@@ -24,6 +25,19 @@ UNDERSTATED = {
     "cancelling": """rule x: float[..A], y: float[..A]
   source sub(x, y) target sub(add(x, mul(constant{value=4095.0, dtype=float}, y)),
     mul(constant{value=4096.0, dtype=float}, y)) numerics REASSOCIATE""",
+    "cancelling before a function": """rule x: float[..A], y: float[..A]
+  source tanh(sub(x, y)) target tanh(sub(add(x, mul(constant{value=4095.0, dtype=float}, y)),
+    mul(constant{value=4096.0, dtype=float}, y))) numerics REASSOCIATE""",
+    "cancelling in a normalization": """rule x: float[M,N], y: float[M,N]
+  source layer_norm(sub(x, y)){axes=1, eps=0.1}
+  target layer_norm(sub(add(x, mul(constant{value=4095.0, dtype=float}, y)),
+    mul(constant{value=4096.0, dtype=float}, y))){axes=1, eps=0.1} numerics REASSOCIATE""",
+    "a tensor of numbers": """rule x: float[M,M], y: float[M,M]
+  source matmul(matmul(x, diagonal_matrix(expand(constant{value=0.001, dtype=float}){shape=[M]})), y)
+  target matmul(matmul(x, y), diagonal_matrix(expand(constant{value=0.001, dtype=float}){shape=[M]}))
+  numerics ZERO_TERMS""",
+    "sums of what is multiplied by little": """rule a: float[L,M], b: float[M,N], c: float[M,N]
+  source add(matmul(a, b), matmul(a, c)) target matmul(a, add(b, c)) numerics REASSOCIATE""",
     "chosen by what is no number": """rule x: float[..A]
   source where(gt(x, constant{value=0.0, dtype=float}), x, constant{value=0.0, dtype=float}) target relu(x)
   numerics EXACT""",
@@ -34,6 +48,9 @@ UNDERSTATED = {
     "an infinity that is masked": """rule c: bool[..A], x: float[..A]
   source where(c, x, constant{value=0.0, dtype=float})
   target mul(x, where(c, constant{value=1.0, dtype=float}, constant{value=0.0, dtype=float})) numerics EXACT""",
+    "a number that is rounded as a tensor": """rule x: float[M]
+  source mul(x, constant{value=0.1, dtype=float})
+  target mul(x, expand(constant{value=0.1, dtype=float}){shape=[M]}) numerics EXACT""",
     "rounded otherwise": """rule x: float[..A], y: float[..A], z: float[..A]
   source add(add(x, y), z) target add(x, add(y, z)) numerics EXACT""",
 }
@@ -47,7 +64,15 @@ rule c: bool[..A], x: float[..A], y: float[..A]
   source relu(where(c, x, y)) target where(c, relu(x), relu(y)) numerics EXACT
 rule x: float[..A], y: float[..A] source logical_not(eq(x, y)) target ne(x, y) numerics EXACT
 rule a: float[M,K], b: float[K,N], c: float[N,P]
-  source matmul(matmul(a, b), c) target matmul(a, matmul(b, c)) numerics RANGE"""
+  source matmul(matmul(a, b), c) target matmul(a, matmul(b, c)) numerics RANGE
+rule a: float[A,B,C,D], b: float[B,1,1], c: float[B]
+  source instance_norm(sub(a, b), c){eps=E} target instance_norm(a, c){eps=E} numerics ZERO_TERMS
+rule a: float[M,N] source layer_norm(slice(a){axis=-2, start=1, stop=M}){axes=1, eps=E}
+  target slice(layer_norm(a){axes=1, eps=E}){axis=-2, start=1, stop=M} numerics REORDER
+rule a: float[M,M], b: float[M,N]
+  source matmul(add(a, diagonal_matrix(expand(constant{value=1.0, dtype=float}){shape=[M]})), b)
+  target add(matmul(a, b), b) numerics ZERO_TERMS
+rule x: float[..A], y: float[..A] source tanh(add(x, y)) target tanh(add(y, x)) numerics REASSOCIATE"""
 
 
 @pytest.mark.parametrize(
@@ -73,7 +98,7 @@ def test_two_zeros_that_are_both_nan_at_infinity_are_equal() -> None:
 
 @pytest.mark.parametrize("dtype", TYPES)
 def test_an_honest_class_is_not(dtype: str) -> None:
-    assert [breach(rule, dtype) for rule in read_rules(HONEST)] == [None] * 7
+    assert [breach(rule, dtype) for rule in read_rules(HONEST)] == [None] * 11
 
 
 def test_what_an_exact_class_says_of_a_function_is_not_refuted_by_a_library() -> None:
@@ -110,12 +135,28 @@ def test_scores_that_overflow_are_out_of_range(size: float, is_found: bool, monk
     assert (breach(rule, "f32") is not None) == is_found
 
 
+def test_what_is_tried_nowhere_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where PyTorch raises an error there is nothing to compare, and that is no green light."""
+
+    def refused(*_: Any) -> list[Tensor]:
+        raise Rejected("mixed element types")
+
+    path = tmp_path / "untried.rules"
+    path.write_text(UNDERSTATED["factored"])
+    monkeypatch.setattr(edges, "run_side", refused)
+    assert main([str(path), "--dtype", "f16"]) == 0
+    told = r"r\w+ REASSOCIATE f16: not tried: mixed element types\n1 rules, 1 not tried, 0 breaches\n"
+    assert re.fullmatch(told, capsys.readouterr().out)
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     honest, understated = tmp_path / "honest.rules", tmp_path / "understated.rules"
     honest.write_text(HONEST)
     understated.write_text(UNDERSTATED["factored"])
     assert main([str(honest)]) == 0
-    assert capsys.readouterr().out == "7 rules, 0 not tried, 0 breaches\n"
+    assert capsys.readouterr().out == "11 rules, 0 not tried, 0 breaches\n"
     assert main([str(understated), "--dtype", "f16", "--trials", "240"]) == 1
     assert "becomes" in capsys.readouterr().out
     assert main([str(tmp_path / "none.rules")]) == 2

@@ -30,7 +30,7 @@ import numpy as np
 
 from taso_py.ir.errors import InvariantError, TasoError
 from taso_py.ir.node import Node, Value
-from taso_py.ir.operator import Constant, Input
+from taso_py.ir.operator import Constant, Input, Operator
 from taso_py.ir.size import Dim, Poly
 from taso_py.ir.types import DType
 from taso_py.ops.evaluate import definition, integers
@@ -59,6 +59,8 @@ from verify.sampling import GREATEST, Sample, Sampler, match_at
 
 SMALL = INNER = 3
 """The greatest size that is drawn, if that will do; pixels in a row of which one is neither the first nor the last."""
+MIDDLING = 5
+"""The greatest size that is drawn then."""
 DRAWN, TRIED, ATTEMPTS = 40, 4, 100
 """How many choices of sizes are drawn, how many of the cheapest are tried, and how often each is drawn."""
 MOST_WORK = 200_000
@@ -109,6 +111,22 @@ def _number(value: float) -> BoundedElement:
     return BoundedElement({ONE: value}, ({ONE: abs(value)},)) if value else ZERO
 
 
+def _counted(elements: Iterable[BoundedElement]) -> Iterable[tuple[BoundedElement, int]]:
+    """Return each element, and how often it occurs."""
+    counts: dict[int, tuple[BoundedElement, int]] = {}
+    for element in elements:
+        _, before = counts.get(id(element), (element, 0))
+        counts[id(element)] = element, before + 1
+    return counts.values()
+
+
+def _multiple(element: BoundedElement, count: int) -> BoundedElement:
+    if count == 1:
+        return element
+    value, *bounds = ({m: c * count for m, c in part.items()} for part in (element.value, *element.bounds))
+    return BoundedElement(value, tuple(bounds))
+
+
 def _variable(name: Hashable) -> BoundedElement:
     polynomial = {frozenset([(name, 1)]): 1.0}
     return BoundedElement(polynomial, (polynomial,))
@@ -124,7 +142,8 @@ class _Algebra:
         self._left = MOST_WORK
 
     def add(self, elements: Sequence[BoundedElement]) -> BoundedElement:
-        """The sum of elements."""
+        """The sum of elements; one that occurs several times, as in an interpolation, is written down once."""
+        elements = [_multiple(element, count) for element, count in _counted(elements)]
         value = self._sum([element.value for element in elements])
         if prod(len(element.bounds) for element in elements) > MOST_BOUNDS:
             return _variable(("sum", _key(value)))
@@ -367,23 +386,36 @@ def _is_in_range(node: Node) -> bool:
 def _cheapest(rule: Substitution) -> Sequence[Sample]:
     """Sizes at which a rule is cheap to write down, and few of them one."""
     random, cost = Random(0), _cost_of(rule)
-    for greatest in (SMALL, GREATEST):
+    for greatest in (SMALL, MIDDLING, GREATEST):
         sampler = Sampler(rule, greatest=greatest)
         drawn = [sample for _ in range(DRAWN) if (sample := sampler.draw(random, ATTEMPTS)) is not None]
         telling = [sample for sample in drawn if _interpolates(rule, sample)]
         if telling:
-            return sorted(telling, key=cost)[:TRIED]
+            cheapest = sorted(telling, key=cost)[:TRIED]
+            return [sample for place, sample in enumerate(cheapest) if sample not in cheapest[:place]]
     return ()
 
 
 def _interpolates(rule: Substitution, sample: Sample) -> bool:
-    """Return whether images that are interpolated, if any, have inner pixels, and become larger.
+    """Return whether images that are interpolated, if any, have inner pixels of which some do not stay as they are.
 
-    The corners of an image stay as they are, which says nothing about the others.
+    Corners do, and with an odd factor all pixels, which says nothing about other images.
     """
     interpolated = [node for node in rule.source.nodes if isinstance(node.op, UpsampleBilinear2d)]
-    shapes = [(sample.shape(node.inputs[0].type), sample.shape(node.types[0])) for node in interpolated]
-    return all(min(before[-2:]) >= INNER and after != before for before, after in shapes)
+    return all(
+        _loses_pixels(sample.shape(node.inputs[0].type), sample.shape(node.types[0]), node.op) for node in interpolated
+    )
+
+
+def _loses_pixels(before: tuple[int, ...], after: tuple[int, ...], op: Operator) -> bool:
+    """Return whether an image, before and after interpolation, has inner pixels that are no elements of the result."""
+    assert isinstance(op, UpsampleBilinear2d)
+    axes = [(extent, larger // extent) for extent, larger in zip(before[-2:], after[-2:], strict=True)]
+    if any(extent < INNER for extent, _ in axes):
+        return False
+    if op.align_corners:
+        return any((factor - 1) % (extent - 1) for extent, factor in axes)
+    return any(factor % 2 == 0 for _, factor in axes)
 
 
 def _cost_of(rule: Substitution) -> Callable[[Sample], tuple[int, int]]:

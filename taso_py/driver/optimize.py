@@ -100,7 +100,7 @@ def search_and_evaluate(
 ) -> tuple[Optimized, EvaluationOutcome]:
     """Return the fastest result over all engines (with a saved form if ``saves``), and the outcome that chose it."""
     source, program, options, phases = ready.source, ready.program, ready.options, ready.phases
-    selection = select(source, program, options, phases)
+    selection = select(ready.expected, options, phases)
     missing = selection.notes
     with LatencyDatabase() as database:
         costs = {prices: searches.cost_of(group, database) for prices, group in selection.searched.items()}
@@ -114,11 +114,9 @@ def search_and_evaluate(
             missing = [*missing, *hopeless]
         measuring = watch.contention()
         evaluation = Evaluation(
-            source,
-            program,
+            ready.expected,
             planner=planner_of(costs),
             effort=options.evaluation_effort(share),
-            seed=options.seed,
             phases=phases,
             reload=options.reload or saves,
             saves=saves,

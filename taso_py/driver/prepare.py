@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from taso_py.checking.import_check import check_import
 from taso_py.checking.preserve import preserve_state
 from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.text import print_graph
+from taso_py.judging.expected import ExpectedOutputs
 from taso_py.latency.contention import Watch
 from taso_py.latency.environment import Environment
 from taso_py.lock import optimization_lock
@@ -83,6 +84,11 @@ class PreparedSource:
     phases: Phases
     notes: Sequence[str]
     """Notes for the user from before the search."""
+
+    @cached_property
+    def expected(self) -> ExpectedOutputs:
+        """The outputs that whatever is built of the source is compared with."""
+        return ExpectedOutputs(self.source, self.program, self.options.seed)
 
 
 @contextmanager

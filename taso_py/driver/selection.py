@@ -1,7 +1,8 @@
 """Choice of the engines that an optimization searches for: those that are fastest on the unchanged graph.
 
-Measuring an engine's operators takes up to a minute, which is wasted on an engine that is far slower than another.
-Timing the unchanged graph in every engine takes about a second.
+Measuring an engine's operators takes up to a minute, which is wasted on an engine that is far slower than another, or
+that computes the model less accurately than is allowed. Timing the unchanged graph in every engine takes about a
+second, and its outputs are compared with what is computed once in any case.
 
 Invariant: an engine that the user names is tried.
 """
@@ -22,6 +23,7 @@ from taso_py.engines.inductor import CAPTURED_FORMS, WHOLE_MODULE_FORMS
 from taso_py.engines.names import AUTO
 from taso_py.engines.table import engines_to_try
 from taso_py.judging.evaluation import ORIGINAL, EngineSearch
+from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.plausible import products_seconds
 from taso_py.judging.timing import race
 from taso_py.latency.idle import wait_until_idle
@@ -82,18 +84,18 @@ def engines_for(
     return found, missing
 
 
-def select(source: Source, program: Program, options: Options, phases: Phases) -> Selection:
+def select(expected: ExpectedOutputs, options: Options, phases: Phases) -> Selection:
     """Return the engines to search for: the fastest families among those asked for, as many as the effort allows.
 
     Args:
-        source: what to optimize.
-        program: its program.
+        expected: the expected outputs of what is optimized.
         options: the options of the optimization.
         phases: is told when engines are timed.
 
     Raises:
         EngineUnavailableError: the engine that the user names is not available on the device.
     """
+    source, program = expected.source, expected.program
     engines, notes = engines_for(options, program.device, is_open=bool(program.open))
     groups = by_prices(engines)
     is_complete = options.runtime != AUTO or len(groups) <= options.effective_effort.families
@@ -101,6 +103,11 @@ def select(source: Source, program: Program, options: Options, phases: Phases) -
         return Selection(groups, (), notes)
     with phases.phase("engines", "time each one on the unchanged graph"):
         built, unusable = _unchanged(source, program, groups)
+        if options.runtime == AUTO:
+            wrong = _wrong(expected, built, groups)
+            notes = [*notes, *wrong.values()]
+            built = {prices: one for prices, one in built.items() if prices not in wrong}
+            groups = {prices: engines for prices, engines in groups.items() if prices not in wrong}
         timed, plain_s = _unchanged_seconds(source, program, built)
     made = {groups[prices][0].name: one for prices, one in built.items()}
     if is_complete:  # the evaluation tells which engines fail
@@ -133,6 +140,19 @@ def _unchanged(
         except EngineUnavailableError as error:
             notes.append(str(error))
     return built, notes
+
+
+def _wrong(
+    expected: ExpectedOutputs, built: Mapping[str, Built], groups: Mapping[str, Sequence[Engine]]
+) -> Mapping[str, str]:
+    """Return the prices of engines that compute the unchanged graph wrongly, each with a note."""
+    found: dict[str, str] = {}
+    for prices, one in built.items():
+        engine = groups[prices][0]
+        compared = expected.of_unchanged(one, engine)
+        if not compared.passed:
+            found[prices] = f"{engine.name}: not tried, since the unchanged graph is wrong there: {compared.reason}"
+    return found
 
 
 def _unchanged_seconds(source: Source, program: Program, built: Mapping[str, Built]) -> tuple[dict[str, float], float]:

@@ -8,9 +8,8 @@ original's; and if rules were applied, it was also significantly faster than the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import count, product
 from pathlib import Path
 from statistics import median
@@ -21,31 +20,22 @@ import torch
 from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison
-from taso_py.backend.generators import may_draw_random
 from taso_py.backend.writes import Writes
-from taso_py.checking.compare import (
-    EXAMPLE,
-    Arguments,
-    Comparison,
-    Oracle,
-    OutputComparison,
-    input_cases,
-)
-from taso_py.checking.oracles import float64_oracles
+from taso_py.checking.compare import EXAMPLE, Comparison, OutputComparison
 from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.checking.regions import first_mismatch
-from taso_py.checking.resize import resized_cases
 from taso_py.effort import Effort
 from taso_py.engines.engine import Built, Engine, EngineUnavailableError, Runner
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.graph import Graph
+from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.timing import CONFIDENCE, INDIFFERENCE, Race, RaceStop, Ratio, confirm, race
 from taso_py.kernels.saved import dump
 from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 from taso_py.progress import Phases
-from taso_py.saving.artifact import SavedForm, deserialize, read_back
+from taso_py.saving.artifact import SavedForm, read_back
 from taso_py.saving.savable import UNSAVABLE, pt2_bytes, unsavable
 from taso_py.search.result import Candidate, SearchResult
 from taso_py.search.trace import TraceError
@@ -120,13 +110,12 @@ class EvaluationOutcome:
 class Evaluation:
     """Evaluates the finalists of one model; ``notes`` collects messages for the user."""
 
-    source: Source
-    program: Program
+    expected: ExpectedOutputs
+    """The outputs that finalists are compared with."""
     planner: Callable[[Graph, Engine], Plan]
     """Chooses kernels and memory formats for an engine."""
     effort: Effort
     """Limits on the time for races and on the number of graphs."""
-    seed: int
     phases: Phases = field(default_factory=Phases)
     reload: bool = True
     """True if results are compared in their saved form, loaded again; otherwise as they were built."""
@@ -137,6 +126,21 @@ class Evaluation:
     notes: list[str] = field(default_factory=list[str])
     is_interrupted: bool = False
     """True if a race was interrupted from the keyboard; then only the leader is confirmed, in few rounds."""
+
+    @property
+    def source(self) -> Source:
+        """The model that is optimized."""
+        return self.expected.source
+
+    @property
+    def program(self) -> Program:
+        """Its program."""
+        return self.expected.program
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order of turns."""
+        return self.expected.seed
 
     def run(self, searches: Sequence[EngineSearch], others: Sequence[Engine] = ()) -> EvaluationOutcome:
         """Build the graphs of the searches for their engines, and find the winner.
@@ -319,11 +323,12 @@ class Evaluation:
             return SavedForm(), Comparison((OutputComparison.failed(0, EXAMPLE, problem),))
         judged = module if finalist.plan is NO_PLAN and saved.plan is None else poison(module)
         comparisons: list[Comparison] = []
-        for oracle in self._oracles:
+        for oracle in self.expected.oracles:
             with self._preserve_state(judged):
                 comparisons.append(oracle.compare(judged))
-        self._note(*(note for oracle in self._oracles for note in oracle.notes))
-        if all(found.passed for found in comparisons) and self._is_comparable(finalist):
+        self._note(*self.expected.notes)
+        is_own = finalist.module is self.source.module
+        if all(found.passed for found in comparisons) and not is_own and self.expected.is_comparable(finalist.engine):
             comparisons += self._compare_as_timed(finalist, saved.files, program)
         return saved, Comparison(tuple([output for found in comparisons for output in found.outputs]))
 
@@ -334,7 +339,7 @@ class Evaluation:
 
         If the engine has files of its own, other sizes are compared too, and the module loaded from them.
         """
-        oracles = self._oracles if finalist.engine.file else self._oracles[:1]
+        oracles = self.expected.oracles if finalist.engine.file else self.expected.oracles[:1]
         runners = [(finalist.runner, finalist.module)]
         if files:
             loaded = _load_from_files(finalist.engine, files, program)
@@ -343,12 +348,6 @@ class Evaluation:
             with self._preserve_state(state):
                 timed = oracle.compare(runner, state=state)
             yield Comparison(tuple(replace(output, as_timed=True) for output in timed.outputs))
-
-    def _is_comparable(self, finalist: Finalist) -> bool:
-        """Return whether the timed module can be compared: not the model itself, nor one with other random numbers."""
-        if finalist.module is self.source.module:
-            return False
-        return finalist.engine is ENGINES["eager"] or not may_draw_random(self.program)
 
     def _reload(self, finalist: Finalist) -> tuple[SavedForm, Program, fx.GraphModule]:
         """Return a finalist's saved form, with program and module read from it; those at hand if it is not saved.
@@ -379,27 +378,6 @@ class Evaluation:
         if finalist.name == ORIGINAL:  # the module that is loaded is one that we build, and runs as it is written
             return NO_PLAN.eager() if finalist.engine is ENGINES["eager"] else NO_PLAN
         return NO_PLAN if finalist.plan is NO_PLAN else self.planner(graph, finalist.engine)
-
-    @cached_property
-    def _oracles(self) -> Sequence[Oracle]:
-        """Oracles for inputs of the example's sizes and, if the model has open sizes, for inputs of others."""
-        arguments = self.source.args, self.source.kwargs
-        batches = input_cases(*arguments, self.seed), self._resized_cases()
-        oracles, note = float64_oracles(self.program, self.source.callable(), arguments, *batches)
-        self._note(*filter(None, [note]))
-        return oracles
-
-    def _resized_cases(self) -> Sequence[tuple[str, Arguments]]:
-        """Return input cases of other sizes; none if the model has no open sizes."""
-        if not self.program.open:
-            return []
-        modules = {"the model": self.source.callable()}
-        with suppress(*UNSAVABLE):  # noted elsewhere if it matters
-            modules["its exported program"] = deserialize(pt2_bytes(self.source, self.program, self.program))
-        with self._preserve_state(*modules.values()):
-            cases, notes = resized_cases(self.program, modules, self.seed)
-        self._note(*notes)
-        return cases
 
     def _confirm(self, baseline: Finalist, winner: Finalist, doubt: float) -> Race:
         modules = baseline.module, winner.module

@@ -175,6 +175,10 @@ class _Descent:
             self.drop()
         return None
 
+    def allows(self, rule: Substitution) -> bool:
+        """Return whether it may apply a rule."""
+        return rule.id not in self.banned and not (MERGES in self.banned and _merges(rule))
+
     def drop(self) -> None:
         """Remove the most promising ticket."""
         heappop(self.queue)[-1].leave()
@@ -275,41 +279,52 @@ class Backtracking(Explorer):
             self._continue(descent, state, ticket)
 
     def _open(self, descent: _Descent, state: SearchState, before: _Base | None) -> None:
-        """Queue all steps of a new base; steps that the base before had too are superseded there."""
+        """Queue the steps of a new base that are within the slack; those that the base before had are superseded."""
         base = _Base(state, self.is_valid(state.static_bytes))
-        tickets = descent.tickets[base] = {option: _Ticket(base, state, option) for option in reversed(state.options)}
+        worth = self._within_slack(descent, state)
+        tickets = descent.tickets[base] = {option: _Ticket(base, state, option) for option in worth}
         olds = descent.tickets[before] if before is not None else {}
-        for option, ticket in tickets.items() if olds else ():
+        for option in state.options if olds else ():
             old = olds.get(option.root)
-            if old is not None:
+            if old is None:
+                continue
+            old.superseded |= base.is_valid or not old.base.is_valid
+            if option in tickets:
                 # Nothing changed where a detour began that led nowhere: it would lead nowhere again.
-                ticket.tried = old.tried and not old.open and old.option.cost_delta is option.cost_delta
-                old.superseded |= base.is_valid or not old.base.is_valid
+                is_same = old.option.cost_delta is option.cost_delta
+                tickets[option].tried = old.tried and not old.open and is_same
         self._push(descent, [ticket for ticket in tickets.values() if not ticket.tried])
 
     def _continue(self, descent: _Descent, state: SearchState, ticket: _Ticket) -> None:
-        """Queue the steps that touch what the detour changed."""
+        """Queue the steps within the slack that touch what the detour changed."""
+        affected = state.affected
         touching = [
             _Ticket(ticket.base, state, option, first=ticket.first)
-            for option in reversed(state.options)
-            if not (state.affected.isdisjoint(option.nodes) and state.affected.isdisjoint(option.operands))
+            for option in self._within_slack(descent, state)
+            if not (affected.isdisjoint(option.nodes) and affected.isdisjoint(option.operands))
         ]
         self._push(descent, touching)
 
+    def _within_slack(self, descent: _Descent, state: SearchState) -> list[Option]:
+        """Return the steps of a state that a descent may take and that are within the slack, the last one first."""
+        bound, seconds = self._bound(descent.best.seconds), state.seconds
+        return [
+            option
+            for option in reversed(state.options)
+            if seconds + option.cost_delta.seconds <= bound and descent.allows(option.rule)
+        ]
+
     def _push(self, descent: _Descent, tickets: Iterable[_Ticket]) -> None:
-        """Queue those of the steps that are within the slack."""
-        bound, banned = self._bound(descent.best.seconds), descent.banned
+        """Queue steps."""
+        bound = self._bound(descent.best.seconds)
         for ticket in tickets:
-            estimate = ticket.estimate
-            rule = ticket.option.rule
-            if estimate > bound or rule.id in banned or (MERGES in banned and _merges(rule)):
-                continue
             ticket.first.open += ticket is not ticket.first
             self._pushed += 1
             tie = self._random.random() if self.limits.seed else 0.0
             # Among equals the step found last comes first: a detour is continued before the next one begins.
             stored = ticket.option.cost_delta.static_bytes
-            descent.push((self._rank(ticket, estimate), stored, tie, -self._pushed, ticket), bound)
+            entry = self._rank(ticket, ticket.estimate), stored, tie, -self._pushed, ticket
+            descent.push(entry, bound)
 
     def _bound(self, best_s: float) -> float:
         """Return the highest cost of a graph that is followed, given the best cost; that itself if alpha is 1."""

@@ -20,6 +20,7 @@ from taso_py.engines.engine import KERNEL_PRICES, Engine, EngineUnavailableError
 from taso_py.engines.inductor import Inductor
 from taso_py.engines.tensorrt import TensorRt
 from taso_py.judging.evaluation import EngineSearch
+from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.timing import Race, RaceStop
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
@@ -35,9 +36,9 @@ GRAPH = parse_graph("graph(x: f32[64,64]) { return relu(matmul(x, x)) }")
 class Fake(Engine):
     """Runs modules as they are, by prices of its own."""
 
-    def __init__(self, name: str, refuses: str = "") -> None:
+    def __init__(self, name: str, refuses: str = "", is_wrong: bool = False) -> None:
         self.name = self.prices = name
-        self._refuses = refuses
+        self._refuses, self._is_wrong = refuses, is_wrong
 
     def build(self, program: Program, plan: Plan = NO_PLAN) -> nn.Module:
         if self._refuses:
@@ -45,7 +46,7 @@ class Fake(Engine):
         return super().build(program, plan)
 
     def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
-        return module
+        return (lambda x: module(x) + 1e-3) if self._is_wrong else module
 
 
 def _selected(
@@ -63,7 +64,8 @@ def _selected(
 
     monkeypatch.setattr(selection, "race", race)
     source = Source("relu", nn.ReLU(), (torch.ones(4),))
-    return select(source, import_source(source), Options(runtime=runtime, effort=effort), Phases())
+    expected = ExpectedOutputs(source, import_source(source), seed=0)
+    return select(expected, Options(runtime=runtime, effort=effort), Phases())
 
 
 def test_families_that_are_fastest_without_rules_are_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +117,21 @@ def test_what_an_engine_refuses_is_told_and_the_others_go_on(monkeypatch: pytest
     assert list(found.searched) == ["one"]
     assert "broken cannot run this module: for a reason" in found.notes
     assert not found.others
+
+
+@pytest.mark.parametrize("effort", EFFORTS)
+def test_no_engine_is_searched_for_that_computes_the_unchanged_graph_wrongly(
+    effort: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines = [Eager(), Fake("one"), Fake("off", is_wrong=True)]
+    found = _selected(monkeypatch, engines, effort, original=9.0, one=2.0, off=1.0)
+    assert "off" not in found.searched
+    assert "one" in found.searched
+    assert [engine.name for engine in found.others if engine.name == "off"] == []
+    assert list(found.built) == ["one"]
+    assert any(note.startswith("off: not tried, since the unchanged graph is wrong there") for note in found.notes)
+    asked = _selected(monkeypatch, [Fake("off", is_wrong=True)], effort, runtime="off", original=9.0, off=1.0)
+    assert list(asked.searched) == ["off"], "the evaluation tells"
 
 
 def test_an_engine_that_was_asked_for_is_tried_at_any_effort() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,6 @@ from taso_py.backend import Program, build
 from taso_py.checking.roundtrip import difference
 from taso_py.frontend import import_module
 from taso_py.ops.opaque import Opaque
-from taso_py.saving.artifact import SavedProgram
 
 
 class Model(nn.Module):
@@ -49,11 +47,6 @@ def round_trip(module: nn.Module, *args: Any, **kwargs: Any) -> Program:
         with torch.no_grad():
             assert difference(original, built, args, kwargs) == ""
     return program
-
-
-def reimport(content: bytes) -> Program:
-    """The program in the content of a ``.pt2`` file, imported again."""
-    return SavedProgram.read(io.BytesIO(content)).imported()
 
 
 def opaque_targets(program: Program) -> list[str]:

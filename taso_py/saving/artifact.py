@@ -91,6 +91,15 @@ def _check_structures(arguments: pytree.TreeSpec | None, result: pytree.TreeSpec
             raise ValueError("the keys of a dict are read back as something else")
 
 
+def reimport(content: bytes) -> Program:
+    """Import the program in a ``.pt2`` file's content; a plan for it refers to its nodes.
+
+    Raises:
+        ArtifactError: the file has no example inputs, so that it was not written by :func:`serialize`.
+    """
+    return _read_back(content).imported()
+
+
 def exported_program(content: bytes) -> tuple[ExportedProgram, tuple[Any, ...], dict[str, Any]]:
     """Return the exported program in a ``.pt2`` file's content, with its example inputs.
 

@@ -25,8 +25,8 @@ from taso_py.ir.node import Node, Value, make
 from taso_py.ir.text import print_graph
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.table import parse_graph
-from taso_py.saving.artifact import deserialize, serialize
-from tests.round_trips import Model, opaque_targets, operator_names, reimport, round_trip
+from taso_py.saving.artifact import deserialize, reimport, serialize
+from tests.round_trips import Model, opaque_targets, operator_names, round_trip
 from tests.versions import need
 
 X = torch.linspace(-2, 2, 12).view(3, 4)

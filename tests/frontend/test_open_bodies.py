@@ -24,9 +24,9 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ops.nested import ControlFlow, Nested, graphs_in
 from taso_py.ops.opaque import Opaque
-from taso_py.saving.artifact import serialize
+from taso_py.saving.artifact import reimport, serialize
 from taso_py.search.bodies import Body
-from tests.round_trips import Model, reimport
+from tests.round_trips import Model
 
 X = torch.randn(4, 6, generator=torch.Generator().manual_seed(3))
 ROWS = (4, 2, 9, 64)

@@ -18,8 +18,7 @@ from taso_py.frontend import import_program
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.reexport import open_shapes
 from taso_py.ops.opaque import Opaque
-from taso_py.saving.artifact import serialize
-from tests.round_trips import reimport
+from taso_py.saving.artifact import reimport, serialize
 from tests.versions import need
 
 BATCH, LENGTH = Dim("batch"), Dim("length", min=4, max=64)

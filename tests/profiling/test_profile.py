@@ -27,10 +27,9 @@ from taso_py.profiling.run import Part, time_parts
 from taso_py.profiling.trace import observe
 from taso_py.report.profile import Profile
 from taso_py.report.profile_page import profile_page
-from taso_py.saving.artifact import serialize
+from taso_py.saving.artifact import reimport, serialize
 from taso_py.saving.folder import MODEL, write_result
 from taso_py.saving.result import VERSION, read
-from tests.round_trips import reimport
 
 X = torch.randn(64, 128)
 IMAGE = torch.randn(1, 3, 16, 16)

@@ -17,12 +17,11 @@ from taso_py.models.source import load_source
 from taso_py.profiling.profile import DATA, PAGE, TRACE, ProfileOptions, profile_source
 from taso_py.report.profile import PROFILER_COST, Profile
 from taso_py.report.profile_page import agreement
-from taso_py.saving.artifact import serialize
+from taso_py.saving.artifact import reimport, serialize
 from taso_py.saving.folder import MODEL, ArtifactError, write_result
 from taso_py.saving.result import VERSION, read
 from tests.engines.sessions import NAMES, engine_named
 from tests.report.pages import problems, text_of
-from tests.round_trips import reimport
 
 IMAGE = torch.linspace(-1, 1, 3 * 64).reshape(1, 3, 8, 8)
 

@@ -23,12 +23,12 @@ from taso_py.backend.weights import tie
 from taso_py.cost.choice import choose
 from taso_py.driver.optimize import optimize
 from taso_py.kernels.saved import dump
-from taso_py.saving.artifact import read_back, save, serialize
+from taso_py.saving.artifact import read_back, reimport, save, serialize
 from taso_py.saving.compact import COMPACT, CompactFormError, describe, restore
 from taso_py.saving.folder import MODEL, ArtifactError
 from taso_py.saving.loading import load
 from taso_py.saving.result import read
-from tests.round_trips import Model, reimport
+from tests.round_trips import Model
 from tests.saving.test_artifact import REPORT
 
 X = torch.linspace(-1, 1, 12).view(3, 4)

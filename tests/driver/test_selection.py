@@ -130,8 +130,9 @@ def test_no_engine_is_searched_for_that_computes_the_unchanged_graph_wrongly(
     assert [engine.name for engine in found.others if engine.name == "off"] == []
     assert list(found.built) == ["one"]
     assert any(note.startswith("off: not tried, since the unchanged graph is wrong there") for note in found.notes)
-    asked = _selected(monkeypatch, [Fake("off", is_wrong=True)], effort, runtime="off", original=9.0, off=1.0)
-    assert list(asked.searched) == ["off"], "the evaluation tells"
+    wrong = [Fake("openvino", is_wrong=True)]
+    asked = _selected(monkeypatch, wrong, effort, runtime="openvino", original=9.0, openvino=1.0)
+    assert list(asked.searched) == ["openvino"], "the evaluation tells"
 
 
 def test_an_engine_that_was_asked_for_is_tried_at_any_effort() -> None:

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.arguments import CommandParser
 from taso_py.backend import build
-from taso_py.backend.bits import bits_of
+from taso_py.backend.bits import bits_of, resolved
 from taso_py.backend.contract import observe
 from taso_py.checking.compare import snapshot
 from taso_py.frontend import Program, import_module
@@ -153,7 +153,8 @@ def record_call(
         structure=pytree.tree_structure(result),
         results=[*map(snapshot, pytree.tree_leaves(result))],
         arguments=pytree.tree_leaves(given),
-        buffers=[snapshot(own.get(name, before)) for name, before in buffers.items()],
+        # How a buffer lies in the module, as a conjugate view or not, is not for its caller to see.
+        buffers=[snapshot(resolved(own.get(name, before))) for name, before in buffers.items()],
         random_state=torch.get_rng_state(),
         shared=shared_storage(*given, result=result),
     )

@@ -14,6 +14,7 @@ from taso_py.backend.guard import ArgumentError
 from taso_py.driver.optimize import optimize
 from taso_py.engines.engine import Engine
 from taso_py.judging.evaluation import EngineSearch, Evaluation, EvaluationOutcome
+from taso_py.judging.expected import ExpectedOutputs
 from taso_py.models.source import Source
 from taso_py.profiling import profile
 from tests.judging.test_evaluation import _clamped, _once, _search
@@ -39,7 +40,7 @@ def test_what_is_saved_and_what_was_timed_are_told_apart(monkeypatch: pytest.Mon
         return outcomes[-1]
 
     monkeypatch.setattr(Evaluation, "run", noted)
-    monkeypatch.setattr(Evaluation, "_is_comparable", lambda *_: is_timed)
+    monkeypatch.setattr(ExpectedOutputs, "is_comparable", lambda *_: is_timed)
     _search(monkeypatch, _once)
     assert _clamped().report.applied
     cases = ["example", "random x0.01", "random x1", "random x10"]

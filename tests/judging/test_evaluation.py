@@ -25,6 +25,7 @@ from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.judging import evaluation, plausible
+from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.timing import Race, RaceStop
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
@@ -448,8 +449,8 @@ def test_what_is_no_model_or_no_runtime_is_one_line() -> None:
 def test_results_are_made_of_copies_of_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     model, seen = Layers().eval(), list[Tensor]()
 
-    def seeing(_: object, program: Program, *__: object) -> None:
-        seen.extend(program.weights.values())
+    def seeing(expected: ExpectedOutputs, *_: object) -> None:
+        seen.extend(expected.program.weights.values())
         raise TasoError("seen")
 
     monkeypatch.setattr(optimize, "select", seeing)

@@ -9,6 +9,7 @@ Invariant: no rule that has a match which starts at a node is left out, and rule
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -42,11 +43,6 @@ class _Anchor(Generic[Item]):
     place: int
     """The number of the operator in the pattern."""
     item: Item
-
-    @property
-    def order(self) -> tuple[int, int]:
-        """The key that sorts operators by rules."""
-        return self.number, self.place
 
     @property
     def readers(self) -> Sequence[Readers]:
@@ -98,12 +94,12 @@ class Anchors(Generic[Item]):
             filed, applied = self._filed.get(type(node.op), {}), application(node)
             compared = chain.from_iterable(anchors for outline, anchors in filed.items() if outline.fits(applied))
             fitting = [anchor for anchor in compared if may_begin(anchor.pattern, node, anchor.place)]
-            known = self._fitting[form] = sorted(fitting, key=lambda anchor: anchor.order)
+            known = self._fitting[form] = sorted(fitting, key=lambda anchor: (anchor.number, anchor.place))
         return known
 
     def _readers(self, node: Node, index: GraphIndex) -> _Readers:
-        readers = [application(user) for user in index.users[node]]
-        return frozenset([(reader, min(self._most, readers.count(reader))) for reader in readers])
+        readers = Counter(map(application, index.users[node]))
+        return frozenset([(reader, min(self._most, count)) for reader, count in readers.items()])
 
 
 def _has_readers(needed: Sequence[Readers], readers: Sequence[_Readers]) -> bool:

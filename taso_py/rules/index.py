@@ -5,7 +5,7 @@ Invariant: an index contains nothing that the graph does not determine; it cache
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 
 from taso_py.ir.graph import Graph
@@ -26,6 +26,11 @@ class GraphIndex:
     def returned(self) -> frozenset[Node]:
         """The nodes of which a value is an output of the graph."""
         return frozenset([node for node, _ in self.graph.outputs])
+
+    @cached_property
+    def kinds(self) -> Set[type[Operator]]:
+        """The classes of the operators."""
+        return {type(node.op) for node in self.graph.nodes}
 
     @cached_property
     def by_operator(self) -> Mapping[type[Operator], Sequence[Node]]:

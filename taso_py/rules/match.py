@@ -65,17 +65,18 @@ class Matcher:
         self._searches: dict[str, _Search] = {}
         self._roots, self._anywhere = Anchors[_Search](), Anchors[_Search]()
 
-    def _compile(self, graph: Graph) -> None:
+    def _compile(self, index: GraphIndex) -> None:
         """Compile the rules of which all kinds of operators have occurred."""
-        kinds = {type(node.op) for node in graph.nodes}
-        if kinds <= self._met:
+        if index.kinds <= self._met:
             return
-        self._met |= kinds
-        ready = [(rule, number) for rule, number, needed in self._waiting if needed <= self._met]
-        self._waiting = [waiting for waiting in self._waiting if not waiting[2] <= self._met]
+        self._met |= index.kinds
+        waiting, self._waiting = self._waiting, []
         with collector_paused():
-            for rule, number in ready:
-                self._add(rule, number)
+            for rule, number, needed in waiting:
+                if needed <= self._met:
+                    self._add(rule, number)
+                else:
+                    self._waiting.append((rule, number, needed))
 
     def _add(self, rule: Substitution, number: int) -> None:
         pattern, moves = _compile_cached(rule)
@@ -112,7 +113,7 @@ class Matcher:
 
         The identity is equal for these; which of them is found depends on the order of the graph's nodes.
         """
-        self._compile(index.graph)
+        self._compile(index)
         return self._searches[match.rule.id].as_found(match, index)
 
     def _find(
@@ -123,7 +124,7 @@ class Matcher:
         only_running: bool,
         known: Container[Identity],
     ) -> list[Match]:
-        self._compile(index.graph)
+        self._compile(index)
         found: dict[Identity, Match] = {}
         for node in nodes:
             is_static = only_running and node.is_static

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from taso_py.backend.schema import bind, is_mutable, written_arguments
+from taso_py.backend.tracing import OperatorWatch
 
 
 def writes_with_gaps(module: nn.Module, args: Sequence[Any]) -> bool:
@@ -25,17 +25,12 @@ def writes_with_gaps(module: nn.Module, args: Sequence[Any]) -> bool:
     return bool(watch.written) and any(map(_has_gaps, [*args, *watch.written]))
 
 
-class _WatchedWrites(TorchDispatchMode):
+class _WatchedWrites(OperatorWatch):
     """Collects what operators write to."""
 
     def __init__(self) -> None:
         super().__init__()
         self.written: list[Tensor] = []
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let control flow, which PyTorch compiles in eager mode too, compile as ever."""
-        return True
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

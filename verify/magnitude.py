@@ -57,8 +57,10 @@ from taso_py.rules.apply import concrete_side
 from taso_py.rules.substitution import Substitution
 from verify.sampling import GREATEST, Sample, Sampler, match_at
 
-SMALL = INNER = 3
-"""The greatest size that is drawn, if that will do; pixels in a row of which one is neither the first nor the last."""
+INNER = 3
+"""The fewest pixels in a row of which one is neither the first nor the last."""
+SMALL = 3
+"""The greatest size that is drawn, if that will do."""
 MIDDLING = 5
 """The greatest size that is drawn then."""
 DRAWN, TRIED, ATTEMPTS = 40, 4, 100

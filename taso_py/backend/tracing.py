@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 import torch.fx.traceback
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from taso_py.backend.generators import seed_kept
 
@@ -205,3 +206,15 @@ def _without_prints() -> Generator[None]:
         muffled.thread = None  # others may hold on to it, which is then the stream itself
         if sys.stderr is muffled:
             sys.stderr = muffled.stream
+
+
+class OperatorWatch(TorchDispatchMode):
+    """A mode that sees each call of an operator.
+
+    PyTorch compiles control flow in eager mode too, which fails from then on if a mode does not let it.
+    """
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let it compile as ever."""
+        return True

@@ -6,34 +6,35 @@ another runtime.
 
 from __future__ import annotations
 
-from taso_py.backend import Program
 from taso_py.backend.plan import NO_PLAN
 from taso_py.checking.compare import OutputComparison
+from taso_py.driver.prepare import PreparedSource
 from taso_py.judging.evaluation import EvaluationOutcome
-from taso_py.models.source import Source
 from taso_py.profiling.profile import ProfileOptions, profile_modules
 from taso_py.report.difference import difference
 from taso_py.report.optimization_page import Evidence, OutputCheck
 from taso_py.rules.substitution import Substitution
+from taso_py.saving.folder import PAGE
 from taso_py.search.trace import Trace, replay_bodies, replay_steps, write_trace
 
 
-def gather_evidence(
-    source: Source, program: Program, outcome: EvaluationOutcome, *, seconds: float, progress: bool = False
-) -> Evidence:
-    """Return the evidence for the page.
+def gather_evidence(prepared: PreparedSource, outcome: EvaluationOutcome) -> Evidence:
+    """Return the evidence for the page, in a phase of its own.
 
     Args:
-        source: what was optimized.
-        program: its program.
+        prepared: what was optimized, with how long to profile it.
         outcome: the outcome of the evaluation.
-        seconds: seconds of timed runs for the two profiles together; 0 for none.
-        progress: whether to show bars.
     """
-    winner, trace, profiles = outcome.winner, outcome.winner.candidate.trace, None
+    with prepared.phases.phase("page", f"{PAGE}, with the evidence"):
+        return _evidence(prepared, outcome)
+
+
+def _evidence(prepared: PreparedSource, outcome: EvaluationOutcome) -> Evidence:
+    program, winner, trace, profiles = prepared.program, outcome.winner, outcome.winner.candidate.trace, None
+    seconds, progress = prepared.options.effective_effort.profile_s, prepared.options.progress
     if seconds:
         options = ProfileOptions(seconds=seconds, isolates=False, progress=progress)  # the page does not show these
-        before, after = profile_modules(source, [(program, NO_PLAN), (winner.program, winner.plan)], options)
+        before, after = profile_modules(prepared.source, [(program, NO_PLAN), (winner.program, winner.plan)], options)
         profiles = before, after
     steps = tuple(replay_steps(program.graph, trace))
     bodies = replay_bodies(steps[-1][1] if steps else program.graph, trace)

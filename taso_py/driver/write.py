@@ -72,15 +72,7 @@ def write(
         compact=outcome.saved.compact,
     )
     try:
-        with phases.phase("page", f"{PAGE}, with the evidence"):
-            evidence = gather_evidence(
-                prepared.source,
-                prepared.program,
-                outcome,
-                seconds=prepared.options.effective_effort.profile_s,
-                progress=prepared.options.progress,
-            )
-        if not add_page(output, said, optimization_page(report, evidence)):
+        if not add_page(output, said, optimization_page(report, gather_evidence(prepared, outcome))):
             replaced = f"another run has saved its result to {output} meanwhile and has replaced this one"
             report = replace(report, notes=(*report.notes, replaced), saved=None)
     except KeyboardInterrupt:

@@ -176,10 +176,7 @@ def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOut
     others = dict(outcome.saved.files)
     form = outcome.saved.compact
     if has_page:
-        with ready.phases.phase("page", f"{PAGE}, with the evidence"):
-            seconds, progress = ready.options.effective_effort.profile_s, ready.options.progress
-            evidence = gather_evidence(ready.source, ready.program, outcome, seconds=seconds, progress=progress)
-        others[PAGE] = optimization_page(optimized.report, evidence).encode()
+        others[PAGE] = optimization_page(optimized.report, gather_evidence(ready, outcome)).encode()
     return SavableEntry(
         content=content,
         weights={**weights, **own},

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from taso_py.backend.frozen import FrozenModule
 from taso_py.backend.generators import random_state_kept
 from taso_py.backend.tensors import unsupported
+from taso_py.backend.tracing import OperatorWatch
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.source import place_in_model
 
@@ -74,17 +74,12 @@ def diagnosis(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any])
     return watch.seen
 
 
-class _Watch(TorchDispatchMode):
+class _Watch(OperatorWatch):
     """Records the first operation that cannot be exported."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen = ""
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Let control flow, which PyTorch compiles in eager mode too, compile as ever; it would fail from then on."""
-        return True
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None

@@ -34,12 +34,13 @@ class ExpectedOutputs:
     """The source as a program."""
     seed: int
     """Seed of the random inputs."""
-    _notes: list[str] = field(default_factory=list[str])
+    _notes: list[str] = field(default_factory=list[str], init=False)
 
     @property
     def notes(self) -> Sequence[str]:
         """Notes for the user on comparisons that were not possible as intended, so far."""
-        return [*self._notes, *(note for oracle in self.oracles for note in oracle.notes)]
+        oracles = self.oracles  # made first, which may add notes
+        return [*self._notes, *(note for oracle in oracles for note in oracle.notes)]
 
     @cached_property
     def oracles(self) -> Sequence[Oracle]:

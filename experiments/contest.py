@@ -15,22 +15,25 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import geometric_mean, median
 from typing import Any, TypeAlias, TypeVar
 
 import torch
 
 from taso_py.executors import end_with_parent
 from taso_py.ir.errors import TasoError
-from taso_py.judging.timing import Race, RaceStop, race
+from taso_py.judging.timing import MIN_ROUNDS, Race, RaceStop, race
 from taso_py.latency.clock import CpuClock, Timer
 from taso_py.latency.idle import wait_until_idle
 
 T = TypeVar("T")
 Make: TypeAlias = Callable[[], Callable[[], object]]
 """Builds a callable; it is sent to the process, so that it consists of module-level functions and of plain data."""
-HEATS = 7
+HEATS = MIN_ROUNDS
 """Number of builds of each contestant; the interval of a median over so many is their range."""
+PRELOADED = ("experiments.deployed",)
+"""Modules that contestants' processes share with the server that they are forked from: importing PyTorch takes as long
+as building a model."""
 SHIFT_BYTES = 1 << 20
 """Memory that is allocated for good before the build of the last heat, proportionally less before earlier ones, so that
 each build has other addresses."""
@@ -95,8 +98,8 @@ class ContestantProcess:
         return self.pool.submit(_time, repeats).result()
 
     def end(self) -> None:
-        """End the process."""
-        self.pool.shutdown()
+        """Let the process end, without waiting for it."""
+        self.pool.shutdown(wait=False)
 
     def __call__(self) -> object:
         """Compute the model once."""
@@ -120,7 +123,8 @@ def _started(makes: Mapping[str, Make]) -> Generator[dict[str, ContestantProcess
 
 def _process() -> ProcessPoolExecutor:
     """Return a process that is set up like this one; it starts with its first task."""
-    context, threads = multiprocessing.get_context("spawn"), torch.get_num_threads()
+    context, threads = multiprocessing.get_context("forkserver"), torch.get_num_threads()
+    context.set_forkserver_preload(list(PRELOADED))
     return ProcessPoolExecutor(1, context, initializer=_begin, initargs=(threads,))
 
 
@@ -135,7 +139,7 @@ class Contest:
     """The results of all heats."""
 
     race: Race
-    """Its rounds are the heats, each with the median of a contestant's turns."""
+    """Its rounds are the heats, each with a contestant's typical time."""
     missing: Mapping[str, str]
     """Reasons why contestants are missing, by name."""
     beside: float
@@ -179,7 +183,7 @@ def contest(makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: 
 
 
 def _heat(running: Mapping[str, ContestantProcess], seconds: float, seed: int) -> Mapping[str, float]:
-    """Return the median of each contestant's turns."""
+    """Return each contestant's typical time in a heat, such that ratios between any two of them are paired by round."""
     clock = _ThereClock()
     held = race(
         running,
@@ -193,4 +197,9 @@ def _heat(running: Mapping[str, ContestantProcess], seconds: float, seed: int) -
     )
     if held.stop is RaceStop.INTERRUPTED:
         raise KeyboardInterrupt
-    return {name: median(times) for name, times in held.times.items()}
+    paces = [geometric_mean(round_) for round_ in zip(*held.times.values(), strict=True)]
+    pace = median(paces)
+    return {
+        name: pace * median(seconds / beside for seconds, beside in zip(times, paces, strict=True))
+        for name, times in held.times.items()
+    }

@@ -21,7 +21,7 @@ import torch
 from matplotlib.figure import Figure
 
 from experiments import decoder
-from experiments.contest import HEATS, Make, contest, in_own_process
+from experiments.contest import Make, contest, in_own_process
 from experiments.deployed import EXPORTED, SESSIONS, compiled, eager, saved, session, session_engine, source_of
 from experiments.drawing import grouped_bars
 from experiments.harness import Experiment, Row, Settings
@@ -33,7 +33,6 @@ from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.names import AUTO
 from taso_py.ir.errors import TasoError
 from taso_py.ir.types import DType
-from taso_py.judging.timing import MIN_ROUNDS
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.roofline import measure_roofline
 from taso_py.options import Options
@@ -71,8 +70,8 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
     job = JOBS[name]
     with TemporaryDirectory() as folder:
         makes, missing = in_own_process(_build_ways, job, settings, Path(folder))
-        seconds, heats = (QUICK_SECONDS, MIN_ROUNDS) if settings.quick else (SECONDS, HEATS)
-        held = contest(makes, seconds=seconds, seed=settings.seed, heats=heats)
+        seconds = QUICK_SECONDS if settings.quick else SECONDS
+        held = contest(makes, seconds=seconds, seed=settings.seed)
     missing += [f"{way}: {reason}" for way, reason in held.missing.items()]
     times = held.race.times
     row: dict[str, Any] = {"model": name}

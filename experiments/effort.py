@@ -21,7 +21,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from experiments.contest import HEATS, Make, contest, in_own_process
+from experiments.contest import Make, contest, in_own_process
 from experiments.deployed import EXPORTED, SESSIONS, compiled, eager, saved, session, session_engine, source_of
 from experiments.drawing import STYLES
 from experiments.harness import Experiment, Row, Settings
@@ -32,7 +32,6 @@ from taso_py.effort import EFFORTS, NORMAL
 from taso_py.engines.names import AUTO
 from taso_py.engines.session import OnnxModel
 from taso_py.ir.errors import TasoError
-from taso_py.judging.timing import MIN_ROUNDS
 from taso_py.options import Options
 
 QUICK_MODELS = ("squeezenet1_1",)
@@ -62,8 +61,8 @@ class _Made:
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
     with TemporaryDirectory() as folder:
         made = _make(f"zoo:{name}", settings, Path(folder))
-        seconds, heats = (QUICK_SECONDS, MIN_ROUNDS) if settings.quick else (SECONDS, HEATS)
-        held = contest(made.ways, seconds=seconds, seed=settings.seed, heats=heats)
+        seconds = QUICK_SECONDS if settings.quick else SECONDS
+        held = contest(made.ways, seconds=seconds, seed=settings.seed)
     times = held.race.times
     row: dict[str, Any] = {"model": name, "original_ms": median(times[ORIGINAL]) * 1e3}
     row |= {f"{way}_s": seconds for way, seconds in made.seconds.items()}

@@ -23,7 +23,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
-from experiments.contest import HEATS, Make, contest, in_own_process
+from experiments.contest import Make, contest, in_own_process
 from experiments.deployed import EXPORTED, SESSIONS, compiled, eager, saved, session, session_engine, source_of
 from experiments.drawing import interval_widths, name_rows
 from experiments.end_to_end import FULL, larger_batches
@@ -37,7 +37,7 @@ from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.names import AUTO
 from taso_py.engines.session import OnnxModel
 from taso_py.ir.errors import TasoError
-from taso_py.judging.timing import MIN_ROUNDS, Race
+from taso_py.judging.timing import Race
 from taso_py.models.importing import import_source
 from taso_py.options import Options
 from taso_py.report.optimization import Report
@@ -69,22 +69,31 @@ SHOWN_RULES = 24
 def _measure(name: str, settings: Settings) -> Sequence[Row]:
     with TemporaryDirectory() as folder:
         makes, reports, missing = in_own_process(_build_ways, f"zoo:{name}", settings, Path(folder))
-        seconds, heats = (QUICK_SECONDS, MIN_ROUNDS) if settings.quick else (SECONDS, HEATS)
-        held = contest(makes, seconds=seconds, seed=settings.seed, heats=heats)
+        seconds = QUICK_SECONDS if settings.quick else SECONDS
+        held = contest(makes, seconds=seconds, seed=settings.seed)
     missing += [f"{way}: {reason}" for way, reason in held.missing.items()]
-    times = held.race.times
+    times = dict(held.race.times)
+    if AUTO in times and (chosen := reports[AUTO].runtime) in SESSIONS:
+        times[f"{chosen} {RULES}"] = times[AUTO]
+    row = _row(name, replace(held.race, times=times), reports)
+    return [row | {"beside others/alone": held.beside, "missing": "; ".join(missing)}]
+
+
+def _row(name: str, held: Race, reports: Mapping[str, Report]) -> dict[str, Any]:
+    """Return the speeds of all ways, and what the rules gain."""
+    times = held.times
     row: dict[str, Any] = {"model": name, "original_ms": median(times[ORIGINAL]) * 1e3}
     for way in list(times)[1:]:
-        row |= interval(held.race, way)
+        row |= interval(held, way)
     for engine in SESSIONS:
         if f"{engine} {RULES}" in times:
-            row |= _engine_figures(held.race, engine, reports[engine])
+            row |= _engine_figures(held, engine, reports[engine])
     if AUTO in times:
-        best = max((way for way in OTHERS if way in times), key=_speed(held.race))
+        best = max((way for way in OTHERS if way in times), key=_speed(held))
         row |= {"chosen": reports[AUTO].runtime, "best of others": best}
         row |= {f"seconds for {AUTO}": sum(reports[AUTO].phases.values())}
-        row |= interval(held.race, AUTO, best, "ours/others")
-    return [row | {"beside others/alone": held.beside, "missing": "; ".join(missing)}]
+        row |= interval(held, AUTO, best, "ours/others")
+    return row
 
 
 def _engine_figures(held: Race, engine: str, report: Report) -> Row:
@@ -128,7 +137,10 @@ def _build_ways(
                 continue
             path.write_bytes(model.as_bytes)
             makes[f"{engine} {way}"] = partial(session, engine, path, model.inputs, name, settings.seed)
-    for runtime in (*SESSIONS, AUTO):
+    for runtime in (AUTO, *SESSIONS):
+        if AUTO in reports and reports[AUTO].runtime == runtime:  # it is searched with the same effort, once
+            reports[runtime] = reports[AUTO]
+            continue
         way = AUTO if runtime == AUTO else f"{runtime} {RULES}"
         chosen = replace(options, runtime=runtime)
         try:

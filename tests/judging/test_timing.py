@@ -93,6 +93,33 @@ def test_short_turns_begin_with_calls_that_are_not_timed() -> None:
     assert machine.order[-40:].count(0.10) == 20
 
 
+def test_threads_that_slept_compute_for_a_while_before_a_turn_is_timed() -> None:
+    """A call takes twice as long in the first 50 ms after a wait, as if two threads had been woken on one core."""
+
+    class Waking(Machine):
+        awake_at: float = 0.0
+
+        def wait(self) -> None:
+            self.time += 0.01
+            self.awake_at = self.time + 0.05
+
+        def bind(self, fn: Callable[[], object]) -> Timer:
+            timer = super().bind(fn)
+            return lambda repeats: sum(self._call(timer) for _ in range(repeats))
+
+        def _call(self, timer: Timer) -> float:
+            is_asleep, spent = self.time < self.awake_at, timer(1)
+            self.time += spent if is_asleep else 0.0
+            return 2 * spent if is_asleep else spent
+
+    for original in (0.001, 0.013):
+        machine = Waking()
+        pair = runners(original=original, a=0.9 * original)
+        found = race(pair, device="cpu", rounds=20, seconds=1e9, clock=machine, until_clear=False, settle=machine.wait)
+        assert max(found.times["original"]) < 2.1 * original  # the machine's own drift is a factor of two
+        assert found.ratio("a").median == pytest.approx(1 / 0.9, rel=0.03)
+
+
 def test_contestants_on_both_sides_of_a_turns_length_are_timed_alike() -> None:
     """One whose turn is several calls was timed with warm caches, one that takes a little longer with cold ones."""
 

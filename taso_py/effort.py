@@ -42,9 +42,9 @@ class Effort:
     """How far a measured call may be from one whose latency is estimated from it; 0 to measure all that are asked for
     (see :mod:`taso_py.latency.similar`)."""
     checks_saving: bool = True
-    """True if the unchanged program is saved and loaded before the search, so that what cannot be saved costs no
-    search; what is found is saved and loaded before it is returned in any case."""
-    profile_s: float = 3.0
+    """True if the unchanged program is saved and loaded before the search where this may fail, so that what cannot be
+    saved costs no search; what is found is saved and loaded before it is returned in any case."""
+    profile_s: float = 1.5
     """Seconds of timed runs for the profiles of original and result in ``report.html``; 0 for none."""
 
 

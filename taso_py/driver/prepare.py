@@ -33,7 +33,7 @@ from taso_py.models.source import Source, clone_inference_tensors, describe_argu
 from taso_py.models.spec import SourceError
 from taso_py.options import OptimizeError, Options
 from taso_py.progress import Phases
-from taso_py.saving.savable import check_savable
+from taso_py.saving.savable import check_savable, is_plain
 from taso_py.unexpected import report_unexpected
 
 AUTOCAST = (
@@ -101,7 +101,7 @@ def prepare(
         source: what to optimize.
         options: the options of the optimization.
         program: the source as a program, if it has been imported already.
-        saves: whether the result is to be saved; if so, the unchanged program is checked to be savable.
+        saves: whether the result is to be saved; if that is not certain, the unchanged program is saved on trial.
 
     Raises:
         TasoError: it cannot be optimized here.
@@ -131,7 +131,7 @@ def prepare(
             notes = [*source.notes, *hooks, *_in_training(source, program), *checked]
             if isinstance(source.module, ExportedProgram) and source.onnx is None:
                 notes.append(PLAIN_CALLS)
-            if saves and options.effective_effort.checks_saving:
+            if saves and options.effective_effort.checks_saving and not is_plain(program):
                 with phases.phase("check", "that results can be saved"):
                     check_savable(source, program)
             if phases.shown and program.device.type == "cpu":

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import Plan
-from taso_py.driver import optimize, searches
+from taso_py.driver import optimize, prepare, searches
 from taso_py.driver.result import Optimized
 from taso_py.frontend import ImportRefusal
 from taso_py.ir.errors import TasoError
@@ -19,10 +19,13 @@ from taso_py.judging import evaluation
 from taso_py.judging.timing import Race, RaceStop
 from taso_py.kernels.saved import dump
 from taso_py.latency.latencies import Latencies
+from taso_py.models.importing import import_source
+from taso_py.models.source import Source
 from taso_py.saving import artifact
 from taso_py.saving.artifact import UnsavableError
 from taso_py.saving.folder import ArtifactError
 from taso_py.saving.loading import load
+from taso_py.saving.savable import is_plain
 from tests.round_trips import Model
 
 X = torch.randn(8, 8, generator=torch.Generator().manual_seed(0))
@@ -75,6 +78,25 @@ def test_what_is_to_be_saved_and_cannot_is_refused_before_the_search(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_what_cannot_be_saved_is_not_plain(name: str) -> None:
+    function, argument, _ = CASES[name]
+    assert not is_plain(import_source(Source(name, Model(function), (argument,))))
+
+
+def test_operators_of_the_table_on_tensors_are_saved_without_a_trial(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare, "check_savable", _tried)
+    plain = Model(lambda _, x, more: [x.relu(), {"sum": more["y"] + x}])
+    arguments = X, {"y": X + 1}
+    assert is_plain(import_source(Source("plain", plain, arguments)))
+    _optimized(plain, arguments, tmp_path)
+    torch.testing.assert_close(load(tmp_path)(*arguments), plain(*arguments))
+    with pytest.raises(TasoError, match="the trial was reached"):
+        _optimized(Model(lambda _, x: x.logcumsumexp(0)), (X,), tmp_path)
+
+
 def test_sizes_may_be_open_in_what_cannot_be_saved() -> None:
     batch = torch.export.Dim("batch", min=2, max=64)
     program = torch.export.export(Model(lambda _, x: x.relu().max(-1)), (X,), dynamic_shapes=(({0: batch},),))
@@ -101,7 +123,7 @@ def test_what_cannot_be_imported_again_is_refused_before_the_search(
 ) -> None:
     monkeypatch.setattr(searches, "search", _not_reached)
     monkeypatch.setattr(artifact, "import_program", _not_imported)
-    model = Model(lambda _, x: x.relu())
+    model = Model(lambda _, x: x.relu().logcumsumexp(0))
     with pytest.raises(ArtifactError, match=r"a saved result could not be read again: .*; leave --output out"):
         _optimized(model, (X,), tmp_path)
     with pytest.raises(TasoError, match="the search was reached"):
@@ -134,6 +156,10 @@ def _all_lead(contestants: Mapping[str, object], **_: object) -> Race:
 def _confirmed(*_: object, **__: object) -> Race:
     """A confirming race in which the winner is twice as fast."""
     return Race({"baseline": (2.0,) * 10, "winner": (1.0,) * 10}, RaceStop.ROUNDS)
+
+
+def _tried(*_: object) -> None:
+    raise TasoError("the trial was reached")
 
 
 def _not_reached(*_: object, **__: object) -> None:

@@ -175,9 +175,11 @@ def contest(makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: 
                 found.setdefault(name, []).append(middle)
         times = {name: tuple(found[name]) for name in running}
         fastest = min(times, key=lambda name: times[name][-1])
-        for name, contestant in running.items():
-            if name != fastest:
-                contestant.end()
+        others = [contestant for name, contestant in running.items() if name != fastest]
+        for contestant in others:
+            contestant.end()
+        for contestant in others:
+            contestant.pool.shutdown()
         alone = _heat({fastest: running[fastest]}, seconds / heats, seed)[fastest]
     return Contest(Race(times, RaceStop.ROUNDS), missing, times[fastest][-1] / alone)
 

@@ -236,11 +236,12 @@ EXPERIMENT = Experiment(
     "What are the rules worth inside other engines, priced there?",
     reading=(
         "`onnxruntime exported` and the like are speeds over PyTorch eager: as PyTorch's exporter writes the model, as "
-        "our lowering writes it unchanged, and with rules; `rules in onnxruntime` is the last over the better of the "
-        "first two; `ours/others` is the result of `--runtime auto` over the best of what users have without us; "
-        "intervals are over builds, each in a process of its own; `predicted/measured` is what latencies in the "
-        "engine said of the result, scaled to the time of the unchanged graph there (not so in the rows of November "
-        "2026)"
+        "our lowering writes it unchanged, and with rules; where `auto` chose an engine, its result and its seconds "
+        "stand for that engine's (until 27 November 2026 each was made apart); `rules in onnxruntime` is the last "
+        "speed over the better of the first two; `ours/others` is the result of `--runtime auto` over the best of what "
+        "users have without us; intervals are over builds, each in a process of its own; `predicted/measured` is what "
+        "latencies in the engine said of the result, scaled to the time of the unchanged graph there (not so in the "
+        "rows of November 2026)"
     ),
     parts=lambda settings: settings.choose(QUICK, MODELS),
     measure=_measure,

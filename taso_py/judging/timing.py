@@ -303,11 +303,7 @@ class _RunningRace:
         """Return the seconds per call of one contestant's turn."""
         if self._settle is not None:
             self._settle()
-            awake_s = 0.0
-            for _ in range(math.ceil(WAKE_S / AWAKE_SAMPLE_S)):
-                awake_s += timer(repeats)
-                if awake_s >= WAKE_S:
-                    break
+            _wake(timer, repeats)
         elif is_warm:
             timer(repeats)
         return timer(repeats) / repeats
@@ -320,6 +316,14 @@ class _RunningRace:
         clear = len(hopeless) == len(self._running) - 1
         self._running = [name for name in self._running if name == self._baseline or name not in hopeless]
         return clear and len(self._rounds) >= MIN_ROUNDS
+
+
+def _wake(timer: Timer, repeats: int) -> None:
+    """Compute for ``WAKE_S``, in samples of so many calls."""
+    awake_s = 0.0
+    for _ in range(math.ceil(WAKE_S / AWAKE_SAMPLE_S)):
+        if awake_s < WAKE_S:
+            awake_s += timer(repeats)
 
 
 def _has_no_chance(times: Sequence[float], best: Sequence[float]) -> bool:

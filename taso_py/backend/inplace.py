@@ -11,7 +11,7 @@ that is not certain, the copy stays.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -60,10 +60,11 @@ def write_in_place(graph: fx.Graph) -> None:
         update = _update(node)
         if update is not None and _make_room(graph, update, settled=[s for known in updates for s in known.steps]):
             updates.append(update)
+    touched = frozenset(node for update in updates for node in (update.leaf, *update.steps))
     for update in updates:
         version = update.leaf
         for step in update.steps:
-            version = _in_place(graph, step, version)
+            version = _in_place(graph, step, version, touched)
         detached = cast(fx.Node, update.write.args[1])
         update.write.replace_all_uses_with(version)
         graph.erase_node(update.write)
@@ -169,8 +170,15 @@ def _with_operands(nodes: Sequence[fx.Node], after: int, order: Mapping[fx.Node,
     return found
 
 
-def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node) -> fx.Node:
-    """Make a call write to its first operand, ``version``; return the node of the result."""
+def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node, touched: Set[fx.Node]) -> fx.Node:
+    """Make a call write to its first operand, ``version``; return the node of the result.
+
+    Args:
+        graph: the graph.
+        step: the call.
+        version: the leaf's content before it.
+        touched: all leaves that are written to in place, and the calls that write to them.
+    """
     target = cast(OpOverload, step.target)
     if target not in _PARTS:
         others = list(step.args)
@@ -187,10 +195,9 @@ def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node) -> fx.Node:
     read = _read_part(graph, step, made, version=version)
     if read is not None:
         step.prepend(made)
-        _in_place(graph, made, read)
+        _in_place(graph, made, read, touched)
     else:
-        # An export of ``cache[i] = x`` first makes what is written from x, in the form of what it replaces.
-        content = source.args[1] if source.target is aten.copy.default else source
+        content = _copied(source, touched)
         with graph.inserting_before(step):
             part = graph.call_function(view, (version, *(bound[name] for name in names)))
             written = graph.call_function(aten.copy_.default, (part, _without_history(graph, content)))
@@ -200,6 +207,24 @@ def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node) -> fx.Node:
     if read is None or source is not made:
         _erase_unread(graph, source)
     return version
+
+
+def _copied(source: fx.Node, touched: Set[fx.Node]) -> fx.Node:
+    """Return what can be written in place of a value: what that is a copy of, if nothing writes to its memory.
+
+    An export of ``cache[i] = x`` first makes what is written from x, in the form of what it replaces. The copy was made
+    where x still had its content; where the step is, x may have been written to, if it shows a leaf.
+    """
+    content = source.args[1] if source.target is aten.copy.default else source
+    if not isinstance(content, fx.Node):
+        return source
+    shown, stack = {content}, [content]
+    while stack:
+        node = stack.pop()
+        new = set() if _is_new(node) else {*node.all_input_nodes} - shown
+        shown |= new
+        stack += new
+    return content if shown.isdisjoint(touched) else source
 
 
 def _before_reshaping(node: fx.Node) -> fx.Node:

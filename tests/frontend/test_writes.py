@@ -110,6 +110,26 @@ def test_a_copy_to_a_buffer_has_the_sizes_and_type_of_the_buffer(function: Calla
     round_trip(Model(function, c=CACHE.clone()), X)
 
 
+READ_BEFORE_IT_IS_WRITTEN: dict[str, Callable[..., Any]] = {
+    "a part of an argument": lambda s, x, c: (c[..., :2].copy_(x[..., :2]), x.mul_(0.5)),
+    "all of a buffer": lambda s, x, c: (c[..., :8].copy_(s.w), s.w.sub_(s.w * 0.5)),
+    "a view of a buffer": lambda s, x, c: (c[0, :2].copy_(s.w.view(1, 8)), s.w[1:].mul_(3)),
+    "a buffer that is written to in part": lambda s, x, c: (c[:, 3].copy_(s.w), s.w[2:5].zero_()),
+    "what was written to before": lambda s, x, c: (s.w.add_(1), c[:, 3].copy_(s.w), s.w.add_(1)),
+    "what is not written to": lambda s, x, c: (c[:, 3].copy_(s.w), c + 1),
+}
+
+
+@pytest.mark.parametrize("name", READ_BEFORE_IT_IS_WRITTEN)
+def test_what_is_copied_has_the_content_of_before_a_later_write(name: str) -> None:
+    model = Model(READ_BEFORE_IT_IS_WRITTEN[name], w=torch.arange(8.0) + 1)
+    given, wanted = [X.clone(), CACHE.clone()], [X.clone(), CACHE.clone()]
+    built = build(import_module(model, (X.clone(), CACHE.clone())))
+    for _ in range(2):
+        assert all(map(torch.equal, built(*given), model(*wanted)))
+        assert all(map(torch.equal, given, wanted))
+
+
 def test_two_caches_that_are_written_in_turns() -> None:
     def forward(s: Any, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
         old = (a * b).sum()

@@ -60,11 +60,12 @@ def write_in_place(graph: fx.Graph) -> None:
         update = _update(node)
         if update is not None and _make_room(graph, update, settled=[s for known in updates for s in known.steps]):
             updates.append(update)
-    touched = frozenset(node for update in updates for node in (update.leaf, *update.steps))
+    versions = [node for update in updates for node in (update.leaf, *update.steps)]
+    shown = {node for version in versions for node in _showing(version)}
     for update in updates:
         version = update.leaf
         for step in update.steps:
-            version = _in_place(graph, step, version, touched)
+            version = _in_place(graph, step, version, shown)
         detached = cast(fx.Node, update.write.args[1])
         update.write.replace_all_uses_with(version)
         graph.erase_node(update.write)
@@ -148,7 +149,7 @@ def _make_room(graph: fx.Graph, update: _Update, settled: Collection[fx.Node]) -
     return True
 
 
-def _showing(version: fx.Node, without: Sequence[fx.Node]) -> set[fx.Node]:
+def _showing(version: fx.Node, without: Sequence[fx.Node] = ()) -> set[fx.Node]:
     """Return the nodes whose results may share memory with a version of a leaf, some left out."""
     found, stack = {version}, [version]
     while stack:
@@ -170,14 +171,14 @@ def _with_operands(nodes: Sequence[fx.Node], after: int, order: Mapping[fx.Node,
     return found
 
 
-def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node, touched: Set[fx.Node]) -> fx.Node:
+def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node, shown: Set[fx.Node]) -> fx.Node:
     """Make a call write to its first operand, ``version``; return the node of the result.
 
     Args:
         graph: the graph.
         step: the call.
         version: the leaf's content before it.
-        touched: all leaves that are written to in place, and the calls that write to them.
+        shown: the nodes whose results may share memory with a version of any leaf that is written to in place.
     """
     target = cast(OpOverload, step.target)
     if target not in _PARTS:
@@ -195,9 +196,9 @@ def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node, touched: Set[fx.
     read = _read_part(graph, step, made, version=version)
     if read is not None:
         step.prepend(made)
-        _in_place(graph, made, read, touched)
+        _in_place(graph, made, read, shown)
     else:
-        content = _copied(source, touched)
+        content = _copied(source, shown)
         with graph.inserting_before(step):
             part = graph.call_function(view, (version, *(bound[name] for name in names)))
             written = graph.call_function(aten.copy_.default, (part, _without_history(graph, content)))
@@ -209,22 +210,13 @@ def _in_place(graph: fx.Graph, step: fx.Node, version: fx.Node, touched: Set[fx.
     return version
 
 
-def _copied(source: fx.Node, touched: Set[fx.Node]) -> fx.Node:
+def _copied(source: fx.Node, shown: Set[fx.Node]) -> Any:
     """Return what can be written in place of a value: what that is a copy of, if nothing writes to its memory.
 
     An export of ``cache[i] = x`` first makes what is written from x, in the form of what it replaces. The copy was made
-    where x still had its content; where the step is, x may have been written to, if it shows a leaf.
+    where x still had its content; where the step is, x may have been written to, if it is among ``shown``.
     """
-    content = source.args[1] if source.target is aten.copy.default else source
-    if not isinstance(content, fx.Node):
-        return source
-    shown, stack = {content}, [content]
-    while stack:
-        node = stack.pop()
-        new = set() if _is_new(node) else {*node.all_input_nodes} - shown
-        shown |= new
-        stack += new
-    return content if shown.isdisjoint(touched) else source
+    return source.args[1] if source.target is aten.copy.default and source.args[1] not in shown else source
 
 
 def _before_reshaping(node: fx.Node) -> fx.Node:

@@ -68,7 +68,7 @@ def serialize(
         except UserError as error:
             raise UnsavableError(f"torch.export cannot keep these sizes open: {first_line(error)}") from error
         try:
-            _check_structures(exported.call_spec.in_spec, exported.call_spec.out_spec)
+            check_structures(exported.call_spec.in_spec, exported.call_spec.out_spec)
             torch.export.save(exported, buffer, extra_files={LIVE: json.dumps(_live_names(module, exported))})
         except Exception as error:  # torch.export raises errors of many kinds for values that it cannot save
             raise UnsavableError(f"torch.export cannot save it: {first_line(error).partition('. ')[0]}") from error
@@ -81,8 +81,11 @@ def _live_names(module: nn.Module, exported: ExportedProgram) -> list[str]:
     return sorted(set(places.values()) - set(exported.graph_signature.buffers_to_mutate.values()))
 
 
-def _check_structures(arguments: pytree.TreeSpec | None, result: pytree.TreeSpec | None) -> None:
-    """Check that the structures of arguments and result are unchanged when they are read back."""
+def check_structures(arguments: pytree.TreeSpec | None, result: pytree.TreeSpec | None) -> None:
+    """Check that the structures of arguments and result are unchanged when they are read back.
+
+    Errors are of many kinds: containers have functions of their own for it.
+    """
     if result is not None and not result.num_leaves:
         raise ValueError("the model returns nothing")
     for spec in (arguments, result):

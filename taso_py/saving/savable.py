@@ -5,14 +5,12 @@ Invariant: a program that passes was written to a file, read back and imported a
 
 from __future__ import annotations
 
-from torch.utils._pytree import TreeSpec
-
 from taso_py.backend import Fixed, Program, build
 from taso_py.frontend import ImportRefusal
 from taso_py.frontend.reexport import open_shapes
 from taso_py.models.source import Source
 from taso_py.ops.opaque import Opaque
-from taso_py.saving.artifact import UnsavableError, deserialize, serialize
+from taso_py.saving.artifact import UnsavableError, check_structures, deserialize, serialize
 from taso_py.saving.folder import ArtifactError
 
 UNSAVABLE = (UnsavableError, ImportRefusal)
@@ -31,25 +29,20 @@ def pt2_bytes(source: Source, program: Program, original: Program) -> bytes:
 def is_plain(program: Program) -> bool:
     """Return whether all of a program is of kinds that can always be saved.
 
-    That is so for operators of the table on tensors in tuples, lists and dicts, with sizes that are not open. It need
-    not be so for other operators, which may be the user's own and are also what writes to state, and for other
-    containers and arguments.
+    That is so for operators of the table on tensors in containers that can be read back, with sizes that are not open.
+    It need not be so for other operators, which may be the user's own and are also what writes to state, and for other
+    arguments.
     """
     signature = program.signature
+    try:
+        check_structures(signature.in_spec, signature.out_spec)
+    except Exception:  # whatever it is, the trial shows and explains it
+        return False
     return (
         not program.open
         and not any(isinstance(node.op, Opaque) for node in program.graph.nodes)
         and not any(isinstance(leaf, Fixed) for leaf in (*signature.inputs, *signature.outputs))
-        and bool(signature.outputs)
-        and _holds_plain(signature.in_spec)
-        and _holds_plain(signature.out_spec)
     )
-
-
-def _holds_plain(spec: TreeSpec) -> bool:
-    """Return whether a tree consists of tuples, lists and dicts whose keys are strings."""
-    is_plain = spec.type in (tuple, list) or (spec.type is dict and all(isinstance(key, str) for key in spec.context))
-    return spec.is_leaf() or (is_plain and all(map(_holds_plain, spec.children())))
 
 
 def check_savable(source: Source, program: Program) -> None:

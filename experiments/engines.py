@@ -73,8 +73,8 @@ def _measure(name: str, settings: Settings) -> Sequence[Row]:
         held = contest(makes, seconds=seconds, seed=settings.seed)
     missing += [f"{way}: {reason}" for way, reason in held.missing.items()]
     times = dict(held.race.times)
-    if AUTO in times and (chosen := reports[AUTO].runtime) in SESSIONS:
-        times[f"{chosen} {RULES}"] = times[AUTO]
+    if AUTO in times and (chosen := reports[AUTO].runtime) in SESSIONS:  # it is not searched for a second time
+        times[f"{chosen} {RULES}"], reports = times[AUTO], {**reports, chosen: reports[AUTO]}
     row = _row(name, replace(held.race, times=times), reports)
     return [row | {"beside others/alone": held.beside, "missing": "; ".join(missing)}]
 
@@ -138,8 +138,7 @@ def _build_ways(
             path.write_bytes(model.as_bytes)
             makes[f"{engine} {way}"] = partial(session, engine, path, model.inputs, name, settings.seed)
     for runtime in (AUTO, *SESSIONS):
-        if AUTO in reports and reports[AUTO].runtime == runtime:  # it is searched with the same effort, once
-            reports[runtime] = reports[AUTO]
+        if AUTO in reports and reports[AUTO].runtime == runtime:
             continue
         way = AUTO if runtime == AUTO else f"{runtime} {RULES}"
         chosen = replace(options, runtime=runtime)

@@ -36,6 +36,18 @@ SHARED = {
     "changelog.md": "CHANGELOG.md",
 }
 """Texts of the repository by the names of their pages."""
+RESULTS = {
+    f"results-{path.parent.name}.md": path.relative_to(ROOT).as_posix()
+    for path in sorted(ROOT.glob("experiments/results/*/results.md"))
+}
+"""Results of experiments by the names of their pages, one for each machine."""
+PAGES = {**SHARED, **RESULTS}
+"""Files that are pages as they are, by the names of the pages."""
+FIGURES = {
+    path.relative_to(ROOT).as_posix(): f"results-{path.parent.name}/{path.name}"
+    for path in sorted(ROOT.glob("experiments/results/*/*.png"))
+}
+"""Where the site has the figures of experiments, by their paths."""
 COMMANDS: dict[str, tuple[str, ...]] = {
     "taso_py.cli": tuple(module.__name__.rsplit(".", 1)[1] for module in cli.COMMANDS),
     "fuzz.__main__": ("",),
@@ -53,11 +65,20 @@ WIDTH = 100
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#:\s]+)(#[^)\s]*)?\)")
 
 
+def on_config(config: Any) -> Any:
+    """Give the results of each machine a place in the navigation."""
+    before = next(place for place, section in enumerate(config["nav"]) if "Reference" in section)
+    config["nav"].insert(before, {"Results": list(RESULTS)})
+    return config
+
+
 def on_files(files: Any, *, config: Any) -> Any:
-    """Add the generated pages."""
+    """Add the generated pages and the figures of experiments."""
     from mkdocs.structure.files import File
 
-    texts = {page: (ROOT / path).read_text(encoding="utf-8") for page, path in SHARED.items()}
+    texts = {page: (ROOT / path).read_text(encoding="utf-8") for page, path in PAGES.items()}
+    for path, place in FIGURES.items():
+        files.append(File.generated(config, place, abs_src_path=str(ROOT / path)))
     for page, text in {**texts, "command-line.md": command_line(), "api.md": api()}.items():
         files.append(File.generated(config, page, content=text))
     return files
@@ -66,18 +87,20 @@ def on_files(files: Any, *, config: Any) -> Any:
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
     """Turn links between files of the repository into links between pages."""
     del config, files
-    return relinked(markdown, SHARED.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
+    return relinked(markdown, PAGES.get(page.file.src_uri, f"docs/{page.file.src_uri}"))
 
 
 def relinked(markdown: str, path: str) -> str:
     """Return a text with its links as the site needs them; a file without a page is named and not linked."""
-    pages = {source: page for page, source in SHARED.items()}
+    pages = {source: page for page, source in PAGES.items()}
 
     def replace(match: re.Match[str]) -> str:
         image, text, link, anchor = match[1], match[2], match[3], match[4] or ""
         target = posixpath.normpath(posixpath.join(posixpath.dirname(path), link))
         if target in pages:
             return f"[{text}]({pages[target]}{anchor})"
+        if image and target in FIGURES:
+            return f"![{text}]({FIGURES[target]})"
         if target.startswith("docs/"):
             return f"{image}[{text}]({target.removeprefix('docs/')}{anchor})"
         return text if not image and (ROOT / target).exists() else match[0]

@@ -29,6 +29,8 @@ from taso_py.ops.table import DEFINED, parse_graph
 from tests.backend.onnx_engines import ENGINES, run_onnx
 from tests.backend.test_lowering import CASES
 
+onnx: Any = pytest.importorskip("onnx")
+
 engines = pytest.mark.parametrize("engine", ENGINES)
 
 MORE = [
@@ -90,6 +92,21 @@ def test_engines_compute_half_precision(engine: str, text: str) -> None:
         assert before.dtype == after.dtype
         scale = before.abs().max().item() if before.is_floating_point() else 0
         torch.testing.assert_close(after, before, rtol=0, atol=max(1, scale) * 4 * torch.finfo(torch.float16).eps)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f32", "f64"])
+@pytest.mark.parametrize("text", [*CASES, *MORE])
+def test_operators_accept_the_types_they_are_given(dtype: str, text: str) -> None:
+    content = onnx_bytes(onnx_model(parse_graph(text.replace("f64", dtype)), {}))
+    onnx.checker.check_model(onnx.load_from_string(content), full_check=True)
+
+
+def test_a_type_that_an_operator_does_not_accept_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = parse_graph("graph(x: bf16[1,1,4,4]) { return max_pool2d(x){kernel=[2,2], stride=[2,2]} }")
+    monkeypatch.setattr("taso_py.backend.onnx.model.BF16_OPSET", 20)
+    model = onnx.load_from_string(onnx_bytes(onnx_model(graph, {})))
+    with pytest.raises(onnx.shape_inference.InferenceError, match="bfloat16"):
+        onnx.checker.check_model(model, full_check=True)
 
 
 @engines

@@ -77,6 +77,27 @@ def test_a_kernel_that_is_wrong_is_told_why(problem: str) -> None:
         check(cover, Format.CHANNELS_LAST, CPU)
 
 
+TRANSPOSED = parse_graph(
+    "graph(x: f32[1,3,4,5], y: f32[1,3,4,5]) { z = constant{value=0.3, dtype=f32} "
+    "return add(permute(x){order=[-4,-2,-1,-3]}, mul(permute(y){order=[-4,-2,-1,-3]}, z)) }"
+)
+
+
+def test_a_result_may_be_laid_out_as_that_of_plain_operators() -> None:
+    (cover,) = (cover for cover in covers(TRANSPOSED.outputs[0].node, CPU) if cover.binder is not None)
+    with torch.no_grad():
+        check(cover, Format.DENSE, CPU)
+        check(doctored(cover, lambda kernel, x, z: kernel(x, z).contiguous(), None), Format.DENSE, CPU)
+        for order in ((0, 1, 3, 2), (0, 2, 1, 3)):  # neither dense nor as the operands are
+            with pytest.raises(WrongKernelError, match="its result is not dense"):
+                check(doctored(cover, _stored(order), None), Format.DENSE, CPU)
+
+
+def _stored(order: Sequence[int]) -> Callable[..., Tensor]:
+    """The kernel, with the axes of its result in another order in memory, which is its own inverse."""
+    return lambda kernel, x, z: kernel(x, z).permute(order).contiguous().permute(order)
+
+
 @pytest.mark.parametrize("reads", Format)
 def test_a_kernel_that_is_right_passes(reads: Format) -> None:
     with torch.no_grad():

@@ -22,13 +22,16 @@ from taso_py.backend.sizes import size_places
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Operator
-from taso_py.ops.nested import with_pure_control_flow
+from taso_py.ir.types import DType
+from taso_py.ops.nested import graphs_in, with_pure_control_flow
 
 if TYPE_CHECKING:
     import onnx_ir as ir
 
 OPSET, IR_VERSION = 20, 10
 """The versions of the operator set and of the format: the lowest with everything that the rows write."""
+BF16_OPSET = 22
+"""The lowest version of the operator set whose convolutions and pooling accept bfloat16."""
 
 MOST_BYTES = (1 << 31) - (1 << 20)
 """Largest size of a serialized model in bytes; protobuf's limit is 2 GiB."""
@@ -70,7 +73,8 @@ def onnx_model(
     given = dict(zip((node.value for node in graph.inputs), inputs, strict=True))
     held = write_nodes(w, graph, given, rows)
     outputs = _outputs(w, graph, held, inputs, output_names)
-    body = ir.Graph(inputs, outputs, nodes=w.nodes, initializers=w.initializers, opset_imports={"": OPSET}, name=name)
+    opset = {"": BF16_OPSET if _has_bf16(graph) else OPSET}
+    body = ir.Graph(inputs, outputs, nodes=w.nodes, initializers=w.initializers, opset_imports=opset, name=name)
     return ir.Model(body, ir_version=IR_VERSION, producer_name="taso-py")
 
 
@@ -96,6 +100,11 @@ def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
         raise NotInOnnx(f"the model has {size / 2**30:.1f} GB of weights, more than one file may have")
     proto: Any = ir.to_proto(model)
     return proto.SerializeToString()
+
+
+def _has_bf16(graph: Graph) -> bool:
+    types = (type_ for inner in graphs_in(graph) for node in inner.nodes for type_ in node.types)
+    return any(type_.dtype is DType.BF16 for type_ in types)
 
 
 def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxValue]:

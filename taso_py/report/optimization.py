@@ -74,7 +74,7 @@ class Report:
     """Number of distinct graphs that the search built."""
     estimated_ms: tuple[float, float]
     """Sums of latencies of the unchanged graph and of the result, both with the best kernels, on a CPU at its usual
-    speed; these guide the search and are not the measured result."""
+    speed; these guide the search and are not the measured result. Not finite where the engine lacks an operator."""
     operators: tuple[int, int]
     """Number of operators that run in each call, before and after."""
     weight_bytes: tuple[int, int]
@@ -168,10 +168,9 @@ class Report:
             rules = self.rules_speedup
             said = "by rewriting; the rest by kernels and memory formats"
             table.add_row("of which rules", "", "", f"{rules.median:.3f}x", said)
-        table.add_row(
-            "predicted", *map(_time, self.estimated_ms), self._estimated_ratio,
-            "from latencies of single kernels",
-        )  # fmt: skip
+        if self.is_estimated:
+            cells = [*map(_time, self.estimated_ms), self._estimated_ratio]
+            table.add_row("predicted", *cells, "from latencies of single kernels")
         table.add_row("operators", *map(str, self.operators))
         table.add_row("weights", *map(mebibytes, self.weight_bytes), "", "as saved")
         if self.memory_bytes is not None:
@@ -222,6 +221,11 @@ class Report:
     def _search_text(self) -> str:
         seconds = f"{self.candidates} graphs in {self.search_seconds:.1f} s"
         return f"{seconds}, ended because {self.stop_reason}"
+
+    @property
+    def is_estimated(self) -> bool:
+        """True if the sums of latencies are known."""
+        return all(map(math.isfinite, self.estimated_ms))
 
     @property
     def _estimated_ratio(self) -> str:

@@ -73,6 +73,15 @@ def test_the_page_says_what_is_known() -> None:
         assert part in text, part
 
 
+@pytest.mark.parametrize(("estimated_ms", "is_told"), [((2.0, 1.0), True), ((math.inf, math.inf), False)])
+def test_latencies_that_the_engine_does_not_have_are_not_summed(
+    estimated_ms: tuple[float, float], is_told: bool
+) -> None:
+    report = replace(REPORT, estimated_ms=estimated_ms)
+    assert any(line.startswith("predicted") for line in _printed(report)) == is_told
+    assert ("sum of operator latencies" in text_of(optimization_page(report, EVIDENCE))) == is_told
+
+
 @pytest.mark.parametrize("memory_bytes", [3 * 2**20, None])
 def test_what_weights_take_in_memory_is_said_where_it_is_known(memory_bytes: int | None) -> None:
     report = replace(REPORT, memory_bytes=memory_bytes)

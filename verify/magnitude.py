@@ -21,19 +21,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from taso_py.ir.errors import InvariantError, TasoError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
-from taso_py.ir.size import Dim, Poly
+from taso_py.ir.size import Atom, Dim, FloorDiv, Poly, terms
 from taso_py.ir.types import DType
-from taso_py.ops.evaluate import definition, integers
+from taso_py.ops.evaluate import definition
 from taso_py.ops.functions import IRRATIONALS, real_function
 from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.scalar import (
@@ -226,6 +226,13 @@ def _times(one: Monomial, other: Monomial) -> Monomial:
     return frozenset((name, exponent) for name, exponent in exponents.items() if exponent)
 
 
+_Indices: TypeAlias = Mapping[str, int]
+"""Values of the indices in scope, by name."""
+_Integer: TypeAlias = Callable[[_Indices], int]
+_Element: TypeAlias = Callable[[_Indices], BoundedElement]
+_Test: TypeAlias = Callable[[_Indices], bool]
+
+
 class _Side:
     """The elements that outputs are computed from, found as they are read."""
 
@@ -233,7 +240,7 @@ class _Side:
         """Prepare a side; neighbouring integers look up places that are so far ``apart``."""
         self._apart = apart
         self._algebra = _Algebra()
-        self._definitions: dict[Node, Scalar] = {}
+        self._definitions: dict[Node, tuple[list[str], _Element]] = {}
         self.elements: dict[tuple[Node, Index], BoundedElement] = {}
 
     def read(self, node: Node, index: Index) -> BoundedElement:
@@ -249,41 +256,66 @@ class _Side:
     def _computed(self, node: Node, index: Index) -> BoundedElement:
         if isinstance(node.op, Input):
             return _variable((node.op.key, index))
-        names = [f"out{axis}" for axis in range(len(index))]
         if node not in self._definitions:
-            self._definitions[node] = definition(node.op, [value.type for value in node.inputs], names)
-        return self._at(self._definitions[node], node, dict(zip(names, index, strict=True)))
+            names = [f"out{axis}" for axis in range(len(index))]
+            scalar = definition(node.op, [value.type for value in node.inputs], names)
+            self._definitions[node] = names, self._compiled(scalar, node)
+        names, element = self._definitions[node]
+        return element(dict(zip(names, index, strict=True)))
 
-    def _at(self, scalar: Scalar, node: Node, env: Mapping[str, int]) -> BoundedElement:
+    def _compiled(self, scalar: Scalar, node: Node) -> _Element:
+        """Return a definition of a node as a function of the indices in scope; it is called for every element."""
+        algebra = self._algebra
         match scalar:
             case Read(variable, index):
-                return self.read(node.inputs[int(variable)].node, tuple(_integer(dim, env) for dim in index))
+                operand, place = node.inputs[int(variable)].node, _index(index)
+                return lambda at: self.read(operand, place(at))
             case Plus(left, right):
-                return self._algebra.add([self._at(left, node, env), self._at(right, node, env)])
+                one, other = self._compiled(left, node), self._compiled(right, node)
+                return lambda at: algebra.add([one(at), other(at)])
             case Times(left, right):
-                return self._algebra.multiply(self._at(left, node, env), self._at(right, node, env))
+                one, other = self._compiled(left, node), self._compiled(right, node)
+                return lambda at: algebra.multiply(one(at), other(at))
             case Guard(conditions, body):
-                return self._at(body, node, env) if _hold(conditions, env) else ZERO
-            case Reduce():
-                inner = [self._at(scalar.body, node, at) for at in _indices(scalar, env)]
-                return self._algebra.greatest(inner) if scalar.is_max else self._algebra.add(inner)
+                holds, inner = _test(conditions), self._compiled(body, node)
+                return lambda at: inner(at) if holds(at) else ZERO
+            case Reduce(body=body, is_max=is_max):
+                inner, points = self._compiled(body, node), _points(scalar)
+                combined = algebra.greatest if is_max else algebra.add
+                return lambda at: combined([inner(point) for point in points(at)])
             case Apply(function, argument):
-                return self._algebra.apply(function, self._at(argument, node, env))
+                operand_of = self._compiled(argument, node)
+                return lambda at: algebra.apply(function, operand_of(at))
             case Compare(relation, left, right):
-                return self._algebra.compare(relation, self._at(left, node, env), self._at(right, node, env))
+                one, other = self._compiled(left, node), self._compiled(right, node)
+                return lambda at: algebra.compare(relation, one(at), other(at))
             case Choose(condition, chosen, other):
-                return self._algebra.choose(*(self._at(part, node, env) for part in (condition, chosen, other)))
-            case At(name, integer, extent):
-                place = self._apart * _number_of(self._at(integer, node, env)) % _integer(extent, env)
-                return self._at(scalar.body, node, {**env, name: place})
+                parts = [self._compiled(part, node) for part in (condition, chosen, other)]
+                return lambda at: algebra.choose(*[part(at) for part in parts])
+            case At():
+                return self._looked_up(scalar, node)
             case SizeOf(value):
-                return _number(float(_integer(value, env)))
+                size = _integer(value)
+                return lambda at: _number(float(size(at)))
             case Number(value):
-                return _number(float(value))
+                number = _number(float(value))
+                return lambda _: number
             case Irrational(name):
-                return _number(IRRATIONALS[name])
+                number = _number(IRRATIONALS[name])
+                return lambda _: number
             case _:
                 raise InvariantError(f"{type(scalar).__name__} is not part of the language of definitions")
+
+    def _looked_up(self, scalar: At, node: Node) -> _Element:
+        """Return what is read at a place that an integer of a tensor says."""
+        integer, body = self._compiled(scalar.integer, node), self._compiled(scalar.body, node)
+        extent = _integer(scalar.extent)
+
+        def element(at: _Indices) -> BoundedElement:
+            place = self._apart * _number_of(integer(at)) % extent(at)
+            return body({**at, scalar.name: place})
+
+        return element
 
 
 def _number_of(integer: BoundedElement) -> int:
@@ -302,21 +334,52 @@ def _number_of(integer: BoundedElement) -> int:
     raise InvariantError("an integer that is computed")
 
 
-def _integer(value: Dim, env: Mapping[str, int]) -> int:
-    return integers(value, env.__getitem__, 0)
+@lru_cache(maxsize=4096)
+def _function(text: str) -> Callable[[_Indices], Any]:
+    """Return a Python expression as a function of the indices in scope, ``at``; it is called millions of times."""
+    return eval(f"lambda at: {text}")
 
 
-def _hold(conditions: Sequence[Condition], env: Mapping[str, int]) -> bool:
-    values = ((_integer(condition.value, env), condition.is_equality) for condition in conditions)
-    return all(value == 0 if is_equality else value >= 0 for value, is_equality in values)
+def _integer(value: Dim) -> _Integer:
+    """Return an integer expression as a function of the indices in scope."""
+    return _function(_text(value))
 
 
-def _indices(reduce: Reduce, env: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
-    """The values of the bound indices of a reduction."""
-    environments = [dict(env)]
-    for binder in reduce.binders:
-        environments = [{**at, binder.name: k} for at in environments for k in range(_integer(binder.extent, at))]
-    return (at for at in environments if _hold(reduce.conditions, at))
+def _index(values: Sequence[Dim]) -> Callable[[_Indices], Index]:
+    """Return a place in a tensor as a function of the indices in scope."""
+    return _function("(" + "".join(f"{_text(value)}, " for value in values) + ")")
+
+
+def _text(value: Dim) -> str:
+    """Return an integer expression as a Python expression, in which ``at`` holds the indices."""
+    products = ("*".join([str(number), *map(_factor_text, monomial)]) for monomial, number in terms(value))
+    return " + ".join(products) or "0"
+
+
+def _factor_text(atom: Atom) -> str:
+    if isinstance(atom, FloorDiv):
+        return f"(({_text(atom.numerator)}) // ({_text(atom.denominator)}))"
+    return f"at[{str(atom)!r}]"
+
+
+def _test(conditions: Sequence[Condition]) -> _Test:
+    """Return whether conditions hold, as a function of the indices in scope."""
+    tests = (f"{_text(condition.value)} {'==' if condition.is_equality else '>='} 0" for condition in conditions)
+    return _function(" and ".join(tests) or "True")
+
+
+def _points(reduce: Reduce) -> Callable[[_Indices], Iterator[_Indices]]:
+    """Return the values of the indices within a reduction, as a function of those around it."""
+    binders = [(binder.name, _integer(binder.extent)) for binder in reduce.binders]
+    holds = _test(reduce.conditions)
+
+    def points(at: _Indices) -> Iterator[_Indices]:
+        environments = [dict(at)]
+        for name, extent in binders:
+            environments = [{**inner, name: k} for inner in environments for k in range(extent(inner))]
+        return filter(holds, environments)
+
+    return points
 
 
 class _Known:

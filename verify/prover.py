@@ -36,25 +36,41 @@ def prove(rule: Substitution, limits: ProofLimits = DEFAULT_LIMITS) -> Verdict:
 
     The levels are tried from the lowest; each is a proof on its own, and the first that succeeds gives the class.
     """
-    reason = ""
     try:
         rule = without_equalities(rule)
-        refuse_unsuitable(rule, limits)
-        facts = assumptions(rule)
-        unmet = _unmet(rule, facts, Budget(limits))
-        if unmet:
-            return Verdict(Outcome.UNKNOWN, unmet)
-        for level in ProofLevel:
-            if level is ProofLevel.MOVEMENT and not may_be_movement(rule):
-                continue
-            reason = _difference(rule, facts, level, Budget(limits))
-            if not reason:
-                return Verdict(Outcome.PROVED, f"index, {level.name.lower()}", classify(rule, level))
+        level = equal_at(rule, limits)
+        if isinstance(level, ProofLevel):
+            return Verdict(Outcome.PROVED, f"index, {level.name.lower()}", classify(rule, level))
+        reason = level
     except TasoError as error:
         reason = str(error)
     except (ValueError, OverflowError, ZeroDivisionError) as error:
         reason = f"a definition cannot be read at symbolic sizes: {error}"
     return Verdict(Outcome.UNKNOWN, reason)
+
+
+def equal_at(rule: Substitution, limits: ProofLimits = DEFAULT_LIMITS) -> ProofLevel | str:
+    """Return the lowest level at which the sides of a rule are shown to be equal, or why they are not.
+
+    Args:
+        rule: a rule without preconditions that are equations.
+        limits: how long to try.
+
+    Raises:
+        TasoError: the rule is not suitable for the prover; a ValueError or ArithmeticError has the same meaning.
+    """
+    refuse_unsuitable(rule, limits)
+    facts = assumptions(rule)
+    reason = _unmet(rule, facts, Budget(limits))
+    if reason:
+        return reason
+    for level in ProofLevel:
+        if level is ProofLevel.MOVEMENT and not may_be_movement(rule):
+            continue
+        reason = _difference(rule, facts, level, Budget(limits))
+        if not reason:
+            return level
+    return reason
 
 
 def _unmet(rule: Substitution, facts: Context, budget: Budget) -> str:

@@ -27,8 +27,8 @@ class Effort:
     patience: int
     """Number of graphs in a row without an improvement after which a search ends, or that of a region."""
     families: int
-    """Number of families of engines that ``auto`` searches, the fastest on the unchanged graph first; engines with
-    equal prices are a family."""
+    """Number of families of engines that ``auto`` searches, the fastest on the unchanged graph first, and if it is not
+    one, those that tie with the last; engines with equal prices are a family."""
     compiles: bool
     """True if ``auto`` tries compilers, which take up to a minute for each graph."""
     compiles_all: bool = False

@@ -37,6 +37,8 @@ KERNELS_GAIN = 1.6
 """Typical speed-up over plain PyTorch by choosing kernels, for the estimate before anything is measured."""
 SCOUT_S = 1.5
 """Seconds to time unchanged graphs for."""
+TIED = 1.05
+"""Ratio of times that so short a race does not tell apart."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,8 @@ def select(expected: ExpectedOutputs, options: Options, phases: Phases) -> Selec
         return Selection(groups, (), notes, timed, made)
     seconds = ({KERNEL_PRICES: plain_s / KERNELS_GAIN} if KERNEL_PRICES in groups else {}) | timed
     ranking = sorted(seconds, key=seconds.__getitem__)
-    chosen, left = ranking[: options.effective_effort.families], ranking[options.effective_effort.families :]
+    count = _searched(list(map(seconds.__getitem__, ranking)), options.effective_effort.families)
+    chosen, left = ranking[:count], ranking[count:]
     others = [engine for prices in left if prices != KERNEL_PRICES for engine in groups[prices]]
     said = [engine.name for prices in left for engine in groups[prices]]
     if said:
@@ -122,6 +125,16 @@ def select(expected: ExpectedOutputs, options: Options, phases: Phases) -> Selec
         unusable.append(f"{', '.join(said)}: not searched, since {fastest} is faster; --effort thorough searches all")
     searched = {prices: groups[prices] for prices in groups if prices in chosen}
     return Selection(searched, others, [*notes, *unusable], timed, made)
+
+
+def _searched(seconds: Sequence[float], families: int) -> int:
+    """Return how many families to search for, given their times in order: those that tie with the last one, too.
+
+    One is searched for where the effort is for one, since another takes as long again.
+    """
+    if not 1 < families < len(seconds):
+        return families
+    return sum(time <= TIED * seconds[families - 1] for time in seconds)
 
 
 def _unchanged(

@@ -111,6 +111,16 @@ def test_effort_decides_how_many_are_searched_for(monkeypatch: pytest.MonkeyPatc
     }
 
 
+@pytest.mark.parametrize(("effort", "two", "count"), [("normal", 1.04, 3), ("normal", 1.06, 2), ("quick", 1.04, 1)])
+def test_an_engine_that_ties_with_the_last_one_is_searched_for_too(
+    monkeypatch: pytest.MonkeyPatch, effort: str, two: float, count: int
+) -> None:
+    engines = [Eager(), Fake("one"), Fake("two")]
+    found = _selected(monkeypatch, engines, effort, original=1.2, one=1.0, two=two)
+    assert len(found.searched) == count
+    assert ("two" in found.searched) == (count == len(engines))
+
+
 def test_what_an_engine_refuses_is_told_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     engines = [Eager(), Fake("one"), Fake("broken", refuses="broken cannot run this module: for a reason")]
     found = _selected(monkeypatch, engines, "quick", original=9.0, one=1.0)

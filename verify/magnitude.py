@@ -19,6 +19,7 @@ cannot be found out, it does not.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -31,7 +32,7 @@ import numpy as np
 from taso_py.ir.errors import InvariantError, TasoError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
-from taso_py.ir.size import Atom, Dim, FloorDiv, Poly, terms
+from taso_py.ir.size import Dim, Poly
 from taso_py.ir.types import DType
 from taso_py.ops.evaluate import definition
 from taso_py.ops.functions import IRRATIONALS, real_function
@@ -71,6 +72,7 @@ MOST_BOUNDS = 16
 """How many bounds an element may have; one with more is a variable by itself."""
 TINY, GREATEST_HALF = 2.0**-14, 65504.0
 """The normal range of half precision."""
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _SLACK = 1 + 1e-9
 _VANISHING = 16
 """How many times smaller than in the source a term may be: less than half precision rounds below its normal range."""
@@ -340,32 +342,24 @@ def _function(text: str) -> Callable[[_Indices], Any]:
     return eval(f"lambda at: {text}")
 
 
+def _expression(value: Dim | Condition) -> str:
+    """Return an integer or a condition, whose text is in Python, with its names looked up in ``at``."""
+    return _NAME.sub(r"at['\g<0>']", str(value))
+
+
 def _integer(value: Dim) -> _Integer:
     """Return an integer expression as a function of the indices in scope."""
-    return _function(_text(value))
+    return _function(_expression(value))
 
 
 def _index(values: Sequence[Dim]) -> Callable[[_Indices], Index]:
     """Return a place in a tensor as a function of the indices in scope."""
-    return _function("(" + "".join(f"{_text(value)}, " for value in values) + ")")
-
-
-def _text(value: Dim) -> str:
-    """Return an integer expression as a Python expression, in which ``at`` holds the indices."""
-    products = ("*".join([str(number), *map(_factor_text, monomial)]) for monomial, number in terms(value))
-    return " + ".join(products) or "0"
-
-
-def _factor_text(atom: Atom) -> str:
-    if isinstance(atom, FloorDiv):
-        return f"(({_text(atom.numerator)}) // ({_text(atom.denominator)}))"
-    return f"at[{str(atom)!r}]"
+    return _function("(" + "".join(f"{_expression(value)}, " for value in values) + ")")
 
 
 def _test(conditions: Sequence[Condition]) -> _Test:
     """Return whether conditions hold, as a function of the indices in scope."""
-    tests = (f"{_text(condition.value)} {'==' if condition.is_equality else '>='} 0" for condition in conditions)
-    return _function(" and ".join(tests) or "True")
+    return _function(" and ".join(map(_expression, conditions)) or "True")
 
 
 def _points(reduce: Reduce) -> Callable[[_Indices], Iterator[_Indices]]:

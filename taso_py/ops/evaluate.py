@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,6 @@ from taso_py.ops.scalar import (
 
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.int64]
-_Integer = TypeVar("_Integer", int, Integers)
 _Program: TypeAlias = Callable[[Sequence[Floats]], Floats]
 _LIMIT = 2.0**53
 _HOLDS: Mapping[Relation, Callable[[Floats, Floats], NDArray[np.bool_]]] = {
@@ -149,8 +148,8 @@ def definition(op: Operator, types: Sequence[TensorType], out: Sequence[str]) ->
     return op.define([Operand(type_, reader(i)) for i, type_ in enumerate(types)], tuple(map(symbol, out)))
 
 
-def integers(value: Dim, symbol_at: Callable[[str], _Integer], zero: _Integer) -> _Integer:
-    """Evaluate an integer expression, at all points of a grid or at one.
+def integers(value: Dim, symbol_at: Callable[[str], Integers], zero: Integers) -> Integers:
+    """Evaluate an integer expression at all points of a grid.
 
     Args:
         value: the expression.

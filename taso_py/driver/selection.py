@@ -116,7 +116,7 @@ def select(expected: ExpectedOutputs, options: Options, phases: Phases) -> Selec
         return Selection(groups, (), notes, timed, made)
     seconds = ({KERNEL_PRICES: plain_s / KERNELS_GAIN} if KERNEL_PRICES in groups else {}) | timed
     ranking = sorted(seconds, key=seconds.__getitem__)
-    count = _searched(list(map(seconds.__getitem__, ranking)), options.effective_effort.families)
+    count = _searched(sorted(seconds.values()), options.effective_effort.families)
     chosen, left = ranking[:count], ranking[count:]
     others = [engine for prices in left if prices != KERNEL_PRICES for engine in groups[prices]]
     said = [engine.name for prices in left for engine in groups[prices]]

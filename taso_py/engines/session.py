@@ -34,7 +34,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.text import print_graph
 from taso_py.kernels.layout import is_weight
-from taso_py.ops.nested import graphs_in
+from taso_py.ops.nested import types_in
 from taso_py.ops.table import parse_graph
 
 EXTRA = "pip install 'taso-py[engines]'"
@@ -204,8 +204,7 @@ class SessionEngine(Engine):
 
         Engines fail on tensors without elements, or return other sizes.
         """
-        types = (type_ for inner in graphs_in(graph) for node in inner.nodes for type_ in node.types)
-        empty = next((type_ for type_ in types if 0 in type_.shape), None)
+        empty = next((type_ for type_ in types_in(graph) if 0 in type_.shape), None)
         return None if empty is None else f"it has values without elements ({empty.text})"
 
     def most_given(self, division: Division, weights: Mapping[str, Tensor]) -> int | None:

@@ -21,6 +21,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ir.operator import AttributeValue, Operator, Ref
 from taso_py.ir.text import print_graph
+from taso_py.ir.types import TensorType
 from taso_py.ops.layout import Order
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.table import parse_graph
@@ -150,6 +151,11 @@ def graphs_in(graph: Graph) -> Iterator[Graph]:
         if isinstance(node.op, Opaque):
             for body in _bodies(node.op):
                 yield from graphs_in(body.graph)
+
+
+def types_in(graph: Graph) -> Iterator[TensorType]:
+    """Return the types of all values of a graph and of the bodies of control flow in it."""
+    return (type_ for inner in graphs_in(graph) for node in inner.nodes for type_ in node.types)
 
 
 def with_pure_control_flow(graph: Graph) -> Graph:

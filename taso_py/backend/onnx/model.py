@@ -23,7 +23,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Operator
 from taso_py.ir.types import DType
-from taso_py.ops.nested import graphs_in, with_pure_control_flow
+from taso_py.ops.nested import types_in, with_pure_control_flow
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -73,7 +73,8 @@ def onnx_model(
     given = dict(zip((node.value for node in graph.inputs), inputs, strict=True))
     held = write_nodes(w, graph, given, rows)
     outputs = _outputs(w, graph, held, inputs, output_names)
-    opset = {"": BF16_OPSET if _has_bf16(graph) else OPSET}
+    has_bf16 = any(type_.dtype is DType.BF16 for type_ in types_in(graph))
+    opset = {"": BF16_OPSET if has_bf16 else OPSET}
     body = ir.Graph(inputs, outputs, nodes=w.nodes, initializers=w.initializers, opset_imports=opset, name=name)
     return ir.Model(body, ir_version=IR_VERSION, producer_name="taso-py")
 
@@ -100,11 +101,6 @@ def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
         raise NotInOnnx(f"the model has {size / 2**30:.1f} GB of weights, more than one file may have")
     proto: Any = ir.to_proto(model)
     return proto.SerializeToString()
-
-
-def _has_bf16(graph: Graph) -> bool:
-    types = (type_ for inner in graphs_in(graph) for node in inner.nodes for type_ in node.types)
-    return any(type_.dtype is DType.BF16 for type_ in types)
 
 
 def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxValue]:

@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import isqrt
 
-from taso_py.ops.functions import IRRATIONALS
+from taso_py.ops.functions import CAST, IRRATIONALS, cast_function, types_of_cast
 from taso_py.ops.scalar import Irrational, SizeOf
 from verify.context import Context
 from verify.signs import Signs, scaled
-from verify.terms import Call, Factor, Sum, Term, close, constant, factor_key, factor_symbols, product_of
+from verify.terms import Call, Factor, Sum, Term, close, constant, factor_key, factor_symbols, product_of, term_key
 
 
 class ProofLevel(enum.IntEnum):
@@ -40,6 +40,8 @@ POLES = frozenset({"reciprocal", "rsqrt", "sqrt", "log"})
 """Functions that are not defined everywhere."""
 INVERSES = frozenset({"reciprocal", "rsqrt"})
 """Functions that are infinite at zero; at minus zero, which is negative in floating point, minus infinity."""
+_SYMMETRIC = {**dict.fromkeys(("tanh", "erf", "sin"), Fraction(-1)), "cos": Fraction(1)}
+"""By function, the sign ``s`` in ``f(-a) = s * f(a)``."""
 _POSITIVE = frozenset({"exp", "sigmoid"})
 _NONNEGATIVE = _POSITIVE | {"relu", "rsqrt", "sqrt"}
 
@@ -153,8 +155,8 @@ class Laws:
         match factor:
             case Call("reciprocal", ((Term(Fraction(numerator=1, denominator=1), (), (), (inner,)),),)):
                 return inner
-            case Call("sqrt", arguments) if self.level is ProofLevel.ALGEBRA:
-                return Call("rsqrt", arguments)
+            case Call(("sqrt" | "rsqrt") as root, arguments) if self.level is ProofLevel.ALGEBRA:
+                return Call("rsqrt" if root == "sqrt" else "sqrt", arguments)
             case _:
                 return Call("reciprocal", (product_of(factor),))
 
@@ -176,7 +178,9 @@ class Laws:
             return [*self._relu(base), *self._relu(scaled(base, Fraction(-1)))]
         if function in ("sqrt", "rsqrt") and (root := _root(argument)) is not None:
             return list(constant(root if function == "sqrt" else 1 / root))
-        return [_call(function, argument)]
+        if function in _SYMMETRIC and self.level is ProofLevel.ALGEBRA:
+            return _symmetric(function, argument)
+        return _cast(function, argument) if function.startswith(CAST) else [_call(function, argument)]
 
     def _relu(self, argument: Sum) -> list[Term]:
         if self.is_nonnegative_sum(argument) and not any(map(self._may_be_minus_infinity, argument)):
@@ -233,6 +237,29 @@ class Laws:
             exponents = [term for power in outside if isinstance(power, Call) for term in power.arguments[0]]
             return [*exponents, *self._log(scaled(rest, scale))]
         return [] if argument == constant(1) else [_call("log", argument)]
+
+
+def _symmetric(function: str, argument: Sum) -> list[Term]:
+    """Apply ``f(-a) = f(a)`` or ``f(-a) = -f(a)``: of ``a`` and ``-a``, that which comes first is left."""
+    negated = close(scaled(argument, Fraction(-1)))
+    if [*map(term_key, argument)] <= [*map(term_key, negated)]:
+        return [_call(function, argument)]
+    return [_call(function, negated)._replace(coefficient=_SYMMETRIC[function])]
+
+
+def _cast(function: str, argument: Sum) -> list[Term]:
+    """Apply ``cast(cast(a)) = cast(a)`` where the type in between holds every value of the first."""
+    dtype, last = types_of_cast(function)
+    if dtype is last:
+        return list(argument)
+    match argument:
+        case (Term(Fraction(numerator=1, denominator=1), (), (), (Call(name, (inner,)),)),) if name.startswith(CAST):
+            first, _ = types_of_cast(name)
+            if dtype.holds(first):
+                return list(inner) if last is first else [_call(cast_function(first, last), inner)]
+        case _:
+            pass
+    return [_call(function, argument)]
 
 
 def _is_exponential(factor: Factor) -> bool:

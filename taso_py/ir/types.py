@@ -7,7 +7,7 @@ e.g. ``f32[1,3,224,224]`` in a model and ``float[..B,M,2*K]`` in a rule.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -63,6 +63,10 @@ class DType(enum.Enum):
         """True if elements are complex numbers."""
         return self in (DType.C64, DType.C128)
 
+    def holds(self, other: DType) -> bool:
+        """Return whether every value of a type of floating-point numbers is one of this type too."""
+        return self is other or self in _WIDER.get(other, ())
+
     def __str__(self) -> str:
         return self.value
 
@@ -71,6 +75,11 @@ class DType(enum.Enum):
 
 
 _FLOATING = frozenset({DType.FLOAT, DType.F16, DType.BF16, DType.F32, DType.F64})
+_WIDER: Mapping[DType, Collection[DType]] = {
+    DType.F16: (DType.F32, DType.F64),
+    DType.BF16: (DType.F32, DType.F64),
+    DType.F32: (DType.F64,),
+}
 _INDEX = frozenset({DType.INT, DType.I32, DType.I64})
 
 

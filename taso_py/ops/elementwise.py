@@ -17,7 +17,7 @@ from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, broadcast, broadcast_read, check_operands, common_shape, require
-from taso_py.ops.functions import IRRATIONALS, RECIPROCALS
+from taso_py.ops.functions import IRRATIONALS, RECIPROCALS, cast_function
 from taso_py.ops.scalar import (
     Apply,
     Condition,
@@ -463,7 +463,7 @@ class Cast(_Elementwise):
         return (TensorType(self.dtype, inputs[0].shape),)
 
     def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
-        return Apply(f"cast_{operands[0].type.dtype}_{self.dtype}", operands[0](*out))
+        return Apply(cast_function(operands[0].type.dtype, self.dtype), operands[0](*out))
 
 
 def define_constant(op: Constant) -> Scalar:

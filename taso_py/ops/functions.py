@@ -51,6 +51,9 @@ COMPOSED: Mapping[str, Callable[[Callable[[str, Floats], Floats], Floats], Float
 TRANSCENDENTAL = frozenset({"sigmoid", "tanh", "exp", "log", "erf", "sin", "cos"})
 """Functions that are approximated, unlike roots and quotients, which are rounded correctly."""
 
+CAST = "cast_"
+"""How the names of conversions between types of elements begin."""
+
 _ROUNDING: Mapping[DType, type[np.generic]] = {
     DType.F16: np.float16,
     DType.F32: np.float32,
@@ -67,6 +70,17 @@ _ROUNDING: Mapping[DType, type[np.generic]] = {
 }
 
 
+def cast_function(before: DType, after: DType) -> str:
+    """Return the name of the function that converts elements from one type to another."""
+    return f"{CAST}{before}_{after}"
+
+
+def types_of_cast(name: str) -> tuple[DType, DType]:
+    """Return the types that a function of :func:`cast_function` converts from and to."""
+    before, after = name.removeprefix(CAST).split("_")
+    return DType(before), DType(after)
+
+
 def real_function(name: str) -> Callable[[Floats], Floats]:
     """Return the function of that name.
 
@@ -75,8 +89,8 @@ def real_function(name: str) -> Callable[[Floats], Floats]:
     """
     if name in _FUNCTIONS:
         return _FUNCTIONS[name]
-    if name.startswith("cast_"):
-        dtype = DType(name.rsplit("_", 1)[1])
+    if name.startswith(CAST):
+        _, dtype = types_of_cast(name)
         if dtype is DType.BF16:
             return _to_bf16
         if dtype in _ROUNDING:

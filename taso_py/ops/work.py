@@ -30,6 +30,7 @@ from taso_py.ir.size import Dim, Poly, substitute, symbol, symbols
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.evaluate import definition, integers
+from taso_py.ops.functions import CAST
 from taso_py.ops.scalar import (
     Apply,
     At,
@@ -170,7 +171,7 @@ class _Counter:
                 self.flops += self._points(free | {binder.name for binder in scalar.binders}, inside)
                 self.visit(scalar.body, inside)
             case Apply(function, argument):
-                self.flops += 0 if function.startswith("cast_") else self._points(free, given)
+                self.flops += 0 if function.startswith(CAST) else self._points(free, given)
                 self.visit(argument, given)
             case At(name, integer, extent):
                 # Different integers mostly stand for different places.

@@ -17,7 +17,7 @@ from taso_py.ops.functions import CAST, IRRATIONALS, cast_function, types_of_cas
 from taso_py.ops.scalar import Irrational, SizeOf
 from verify.context import Context
 from verify.signs import Signs, scaled
-from verify.terms import Call, Factor, Sum, Term, close, constant, factor_key, factor_symbols, product_of, term_key
+from verify.terms import Call, Factor, Sum, Term, close, constant, factor_key, factor_symbols, product_key, product_of
 
 
 class ProofLevel(enum.IntEnum):
@@ -240,10 +240,10 @@ class Laws:
 
 
 def _symmetric(function: str, argument: Sum) -> list[Term]:
-    """Apply ``f(-a) = f(a)`` or ``f(-a) = -f(a)``: of ``a`` and ``-a``, that which comes first is left."""
-    negated = close(scaled(argument, Fraction(-1)))
-    if [*map(term_key, argument)] <= [*map(term_key, negated)]:
+    """Apply ``f(-a) = f(a)`` or ``f(-a) = -f(a)``: the term that comes first, whatever its sign, is left positive."""
+    if min(argument, key=lambda term: (product_key(term), term.guards)).coefficient > 0:
         return [_call(function, argument)]
+    negated = close(scaled(argument, Fraction(-1)))
     return [_call(function, negated)._replace(coefficient=_SYMMETRIC[function])]
 
 

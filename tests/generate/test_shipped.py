@@ -33,6 +33,8 @@ QUICK = {
     ("sigmoids",),
     ("compounds",),
     ("gates",),
+    ("identities",),
+    ("extents",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

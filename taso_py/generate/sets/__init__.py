@@ -11,10 +11,11 @@ computed from rows that integers choose, ``images`` what is computed of enlarged
 ``interpolation`` what is computed of linearly enlarged ones, ``joints`` convolutions of several images joined,
 ``rotary`` and ``angles`` rotary position embeddings, ``absorbed`` norms, unequal padding and orders of channels that
 layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a product and norms of vectors taken apart,
-``gates`` factors that are collected, ``convolutions`` transposed convolutions and those of volumes. ``transformer``
-moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more
-operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with fewest
-operators.
+``gates`` factors that are collected, ``convolutions`` transposed convolutions and those of volumes,
+``identities`` quotients, signs and bounds, ``extents`` what is computed of values that are repeated, padded, joined or
+reduced. ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is
+``core`` with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest
+with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -34,11 +35,13 @@ from taso_py.generate.sets.conv import CONV
 from taso_py.generate.sets.convolutions import CONVOLUTIONS
 from taso_py.generate.sets.core import CORE
 from taso_py.generate.sets.deep import DEEP
+from taso_py.generate.sets.extents import EXTENTS
 from taso_py.generate.sets.fold import FOLD
 from taso_py.generate.sets.formulas import FORMULAS
 from taso_py.generate.sets.fuse import FUSE
 from taso_py.generate.sets.gates import GATES
 from taso_py.generate.sets.heads import HEADS
+from taso_py.generate.sets.identities import IDENTITIES
 from taso_py.generate.sets.images import IMAGES
 from taso_py.generate.sets.interpolation import INTERPOLATION
 from taso_py.generate.sets.joints import JOINTS
@@ -81,6 +84,8 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "compounds": COMPOUNDS,
     "gates": GATES,
     "convolutions": CONVOLUTIONS,
+    "identities": IDENTITIES,
+    "extents": EXTENTS,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -108,6 +113,8 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("compounds",),
     ("gates",),
     ("convolutions",),
+    ("identities",),
+    ("extents",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

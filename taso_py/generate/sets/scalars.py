@@ -34,7 +34,7 @@ SCALARS = (
         (Variables("x", (2, 3, 4), DATA, 1),),
         (
             Production(Permute((-1, -2)), DATA, _TRANSPOSED),
-            *apply(EITHER, Permute((-2, -3, -1)), Permute((-1, -3, -2)), Permute((-2, -1, -3))),
+            *apply(EITHER, *(Permute(order) for order in ((-2, -3, -1), (-1, -3, -2), (-2, -1, -3), (-1, -2, -3)))),
         ),
         operators=2,
         shrinks=True,
@@ -43,6 +43,13 @@ SCALARS = (
         "reshapes",
         (Variables("x", (2, 3, 4), DATA, 1), Variables("y", (6, 4), DATA, 1)),
         apply("d", *(Reshape(shape) for shape in ((6, 4), (2, 12), (24,), (2, 3, 4)))),
+        operators=2,
+        shrinks=True,
+    ),
+    Family(
+        "axes of one",
+        (Variables("y", (6, 4), DATA, 1),),
+        apply("d", *(Reshape(shape) for shape in ((6, 1, 4), (1, 6, 4), (6, 4)))),
         operators=2,
         shrinks=True,
     ),

@@ -1,4 +1,7 @@
-"""Rules that are known from mathematics are proved, and the shipped database derives them all."""
+"""Rules that are known from mathematics are proved, and the shipped database derives them all.
+
+Of the simplifications of other compilers it derives those that are not marked.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import substitutions
 from taso_py.generate.derive import Derivation, Deriver
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
@@ -15,9 +19,20 @@ from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Outcome
 from verify import prove
 
-_TEXT = (Path(__file__).parent.parent / "known_rules.rules").read_text(encoding="utf-8")
-_PARTS = re.findall(r"^// (.*)\n(rule (?:.*\n)*?)(?=//|\n|\Z)", _TEXT, re.MULTILINE)
-KNOWN = {title: read_rules(body)[0] for title, body in _PARTS}
+
+def _read(name: str) -> dict[str, Substitution]:
+    """The rules of a file by their titles."""
+    text = (Path(__file__).parent.parent / name).read_text(encoding="utf-8")
+    parts = re.findall(r"^// (.*)\n(rule (?:.*\n)*?)(?=//|\n|\Z)", text, re.MULTILINE)
+    found = {title: read_rules(body)[0] for title, body in parts}
+    assert len(found) == text.count("\nrule ")
+    return found
+
+
+KNOWN = _read("known_rules.rules")
+SIMPLIFICATIONS = _read("simplifications.rules")
+UNPROVED, UNDERIVED = "unproved: ", "underived: "
+"""How titles begin of simplifications that are not proved, or not derived."""
 
 
 @cache
@@ -31,7 +46,8 @@ def deriver() -> Deriver:
 
 
 def test_the_list_is_long() -> None:
-    assert len(KNOWN) == _TEXT.count("\nrule ") >= 60
+    assert len(KNOWN) >= 60
+    assert len(SIMPLIFICATIONS) >= 180
 
 
 @pytest.mark.parametrize("title", KNOWN)
@@ -42,6 +58,22 @@ def test_a_known_rule_is_proved(title: str) -> None:
 @pytest.mark.parametrize("title", KNOWN)
 def test_a_known_rule_is_derived(title: str) -> None:
     assert derived(KNOWN[title])
+
+
+@pytest.mark.parametrize("title", SIMPLIFICATIONS)
+def test_a_simplification_is_proved_and_derived_unless_its_title_says_otherwise(title: str) -> None:
+    rule = SIMPLIFICATIONS[title]
+    is_proved = prove(rule).outcome is Outcome.PROVED
+    assert is_proved == (not title.startswith(UNPROVED))
+    assert (is_proved and derived(rule)) == (not title.startswith((UNPROVED, UNDERIVED)))
+
+
+def test_the_page_says_how_many_simplifications_are_derived() -> None:
+    proved = [title for title in SIMPLIFICATIONS if not title.startswith(UNPROVED)]
+    reached = [title for title in proved if not title.startswith(UNDERIVED)]
+    page = " ".join((Path(substitutions.__file__).parent / "README.md").read_text(encoding="utf-8").split())
+    assert f"Of {len(SIMPLIFICATIONS)} simplifications" in page
+    assert f"{len(proved)} are proved and {len(reached)} follow" in page
 
 
 def derived(rule: Substitution) -> bool:

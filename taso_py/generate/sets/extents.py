@@ -154,13 +154,16 @@ def _padding() -> Iterator[Family]:
         )
 
 
+_LAST = (Sum((-1,)), Max((-1,)), Mean((-1,)))
+"""Reductions of the last axis."""
+
+
 def _reductions() -> Iterator[Family]:
-    """Yield the families of sums and maxima of what is reshaped, repeated, joined, padded, shifted or rectified."""
-    reductions = (Sum((-1,)), Max((-1,)), Mean((-1,)))
+    """Yield the families of reductions of one element, of several axes as one, and of what is repeated."""
     yield Family(
         "reductions of one element",
         (Variables("x", (3, 1), DATA, 1),),
-        (*yields("o", [DATA], *reductions), *yields(FUSED, [DATA], Reshape((3,)))),
+        (*yields("o", [DATA], *_LAST), *yields(FUSED, [DATA], Reshape((3,)))),
         operators=1,
         every=True,
         narrow=True,
@@ -170,8 +173,8 @@ def _reductions() -> Iterator[Family]:
         (Variables("x", (2, 3, 5), DATA, 1),),
         (
             *yields(_FIRST, [DATA], Reshape((2, 15))),
-            *yields("o", [_FIRST], *reductions),
-            *yields(FUSED, [DATA], *(type(op)((-2, -1)) for op in reductions)),
+            *yields("o", [_FIRST], *_LAST),
+            *yields(FUSED, [DATA], *(type(op)((-2, -1)) for op in _LAST)),
         ),
         2,
         domain=Domain.REAL,
@@ -186,6 +189,10 @@ def _reductions() -> Iterator[Family]:
         2,
         domain=Domain.REAL,
     )
+
+
+def _reductions_of_results() -> Iterator[Family]:
+    """Yield the families of sums and maxima of what is joined, padded, cut or a function of each element."""
     for keepdim in (False, True):
         ops = Sum((-1,), keepdim), Max((-1,), keepdim)
         yield family(
@@ -227,15 +234,19 @@ def _reductions() -> Iterator[Family]:
         "parts of reductions",
         (Variables("x", (5, 3), DATA, 1),),
         (
-            *yields(_FIRST, [DATA], *reductions),
+            *yields(_FIRST, [DATA], *_LAST),
             *yields("o", [_FIRST], Slice(-1, 1, 4)),
             *yields(_AFTER, [DATA], Slice(-2, 1, 4)),
-            *yields(FUSED, [_AFTER], *reductions),
+            *yields(FUSED, [_AFTER], *_LAST),
         ),
         2,
         domain=Domain.REAL,
     )
-    yield family(
+
+
+def _maxima() -> Family:
+    """Return the family of the greatest of shifted values."""
+    return family(
         "the greatest of shifted values",
         each(d=(4, 3), y=(4, 1)),
         (
@@ -339,6 +350,8 @@ EXTENTS = (
     *_repeated(),
     *_padding(),
     *_reductions(),
+    *_reductions_of_results(),
+    _maxima(),
     *_products(),
     *_windows(),
 )

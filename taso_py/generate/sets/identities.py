@@ -42,7 +42,7 @@ _MINUS = number(_MINUS_ONE, -1.0)
 
 
 def _quotients() -> Iterator[Family]:
-    """Yield the families of quotients of quotients, of reciprocals, and of numbers that are added and divided by."""
+    """Yield the families of quotients of quotients, of reciprocals, by exponentials, and of common divisors."""
     yield family(
         "quotients of quotients",
         (_X, _Y, _Z),
@@ -80,6 +80,23 @@ def _quotients() -> Iterator[Family]:
         domain=Domain.REAL,
     )
     yield family(
+        "differences with a common factor",
+        (_X, _Y, _Z),
+        (
+            *yields(_FIRST, [DATA + _THIRD], Mul(), Div()),
+            *yields(_SECOND, [_OTHER + _THIRD], Mul(), Div()),
+            *yields("o", [_FIRST + _SECOND], Sub()),
+            *yields(_AFTER, [DATA + _OTHER], Sub()),
+            *yields(FUSED, [_AFTER + _THIRD], Mul(), Div()),
+        ),
+        3,
+        domain=Domain.REAL,
+    )
+
+
+def _numbers() -> Family:
+    """Return the family of numbers that are added, multiplied or divided by one after the other."""
+    return family(
         "numbers that follow each other",
         (_X, _FACTOR),
         (
@@ -93,19 +110,6 @@ def _quotients() -> Iterator[Family]:
             *yields(FUSED, [DATA + _AFTER], Add(), Mul()),
         ),
         2,
-        domain=Domain.REAL,
-    )
-    yield family(
-        "differences with a common factor",
-        (_X, _Y, _Z),
-        (
-            *yields(_FIRST, [DATA + _THIRD], Mul(), Div()),
-            *yields(_SECOND, [_OTHER + _THIRD], Mul(), Div()),
-            *yields("o", [_FIRST + _SECOND], Sub()),
-            *yields(_AFTER, [DATA + _OTHER], Sub()),
-            *yields(FUSED, [_AFTER + _THIRD], Mul(), Div()),
-        ),
-        3,
         domain=Domain.REAL,
     )
 
@@ -220,4 +224,4 @@ def _bounds() -> Iterator[Family]:
     )
 
 
-IDENTITIES = (*_quotients(), *_signs(), *_bounds())
+IDENTITIES = (*_quotients(), _numbers(), *_signs(), *_bounds())

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from taso_py.backend.division import Division
 from taso_py.engines.engine import EngineUnavailableError
+from taso_py.engines.openvino_constants import read_model
 from taso_py.engines.precision import check_range, most_given, other_precision
 from taso_py.engines.session import WRITES, NodeTime, OnnxModel, Session, SessionEngine, dense, input_names_in
 from taso_py.ir.errors import first_line
@@ -104,7 +105,8 @@ class OpenVino(SessionEngine):
 
         with TemporaryDirectory() as folder:
             path = Path(folder) / self.file
-            openvino.save_model(openvino.Core().read_model(session.model.content), path, compress_to_fp16=False)
+            model = read_model(openvino.Core(), session.model.content, compile_settings(session.threads))
+            openvino.save_model(model, path, compress_to_fp16=False)
             return {file.name: file.read_bytes() for file in (path, path.with_suffix(".bin"))}
 
 
@@ -136,7 +138,8 @@ class OpenVinoSession(Session):
         super().__init__(model, threads)
         core = openvino.Core()
         chosen = {**compile_settings(threads), **(settings or {})}
-        self.compiled = core.compile_model(core.read_model(model.content), "CPU", chosen)
+        read = read_model(core, model.content, compile_settings(threads))
+        self.compiled = core.compile_model(read, "CPU", chosen)
         ports = {name: place for place, port in enumerate(self.compiled.inputs) for name in port.get_names()}
         self._places = [ports.get(name) for name in model.inputs]
         """Position of each input among the compiled model's inputs; None if nothing reads it."""

@@ -4,7 +4,8 @@ Outputs are compared on the example inputs and on random ones of several magnitu
 deviation from the reference relative to the reference's greatest magnitude, for the original and for the candidate:
 a candidate may be slightly worse than the original, by ``SLACK`` roundings of the output's element type (fewer in half
 precision, whose roundings are large), or by ``FACTOR``. If a model amplifies roundings, its error varies; so before a
-candidate is refused for its error, the original's error is measured on nearby inputs too, and the greatest counts.
+candidate is refused for its error, the original's error is measured on nearby inputs too, and the greatest counts. It
+may also be what sums in another order may make of the outputs (:mod:`taso_py.checking.sums`).
 
 A tolerance on whole outputs misses a dropped residual branch of tiny weight, so every rewritten region is also compared
 on its own (:mod:`taso_py.checking.regions`).
@@ -34,6 +35,7 @@ from taso_py.backend.convert import retype
 from taso_py.backend.generators import may_draw_random, random_state_seeded
 from taso_py.backend.random_tensors import normal, permutation, uniform
 from taso_py.backend.writes import NO_WRITES, Writes
+from taso_py.checking.sums import ReorderedSums
 from taso_py.ir.errors import first_line
 
 SLACK = 64
@@ -144,6 +146,7 @@ class Oracle:
         *,
         draws: bool = True,
         writes: Writes = NO_WRITES,
+        sums: ReorderedSums | None = None,
     ) -> None:
         """Prepare an oracle; nothing is run before the first comparison.
 
@@ -155,8 +158,10 @@ class Oracle:
             keeping: returns a context manager that restores the state of original and reference after their calls.
             draws: whether they may draw random numbers; if not, the generators of the process are left alone.
             writes: what they write to, which is compared too.
+            sums: the reference with sums as they are rounded in some order; without it nothing is allowed for that.
         """
         self._original, self._reference, self._cases, self._keeping = original, reference, tuple(cases), keeping
+        self._sums = sums
         self._run_of = partial(outputs_of, draws=draws, writes=writes)
         self.notes: list[str] = []
         """Notes on comparisons that were not possible as intended."""
@@ -169,10 +174,11 @@ class Oracle:
         reference: Callable[..., Any] | None,
         cases: Iterable[tuple[str, Arguments]],
         keeping: Callable[[], AbstractContextManager[None]] = nullcontext,
+        sums: ReorderedSums | None = None,
     ) -> Self:
         """Return an oracle for the original of a program, which draws random numbers and writes where that does."""
         draws, writes = may_draw_random(program), Writes.of(program.graph)
-        return cls(original, reference, cases, keeping, draws=draws, writes=writes)
+        return cls(original, reference, cases, keeping, draws=draws, writes=writes, sums=sums)
 
     def compare(self, candidate: Callable[..., Any], state: nn.Module | None = None) -> Comparison:
         """Run a candidate on each case and compare its outputs and what it writes to.
@@ -222,10 +228,13 @@ class Oracle:
             for position, (before, after, truth) in enumerate(zip(known.outputs, results, known.truths, strict=True))
             if isinstance(before, Tensor)
         ]
-        if self._reference is not None and any(o.error > o.allowed and not o.problem for o in compared):
+        if self._reference is not None and _some_are_off(compared):
             with self._keeping():
                 errors = self._errors_nearby(self._reference, known.arguments)
             compared = [replace(o, allowed=max(o.allowed, FACTOR * errors[o.output])) for o in compared]
+        if self._reference is not None and self._sums is not None and _some_are_off(compared):
+            errors = self._errors_of_sums(self._sums, known)
+            compared = [replace(o, allowed=max(o.allowed, errors.get(o.output, 0.0))) for o in compared]
         return compared
 
     def _errors_nearby(self, reference: Callable[..., Any], arguments: Arguments) -> list[float]:
@@ -241,15 +250,17 @@ class Oracle:
 
         def errors() -> list[float]:
             near = _map_leaves(lambda leaf: perturb(leaf, rounding), arguments)
-            pairs = zip(self._run_of(self._original, *near), self._truths(reference, near), strict=True)
-            return [
-                compare_output(0, "nearby", before=before, after=before, truth=truth).original_error
-                if isinstance(before, Tensor)
-                else 0.0
-                for before, truth in pairs
-            ]
+            return list(map(_own_error, self._run_of(self._original, *near), self._truths(reference, near)))
 
         return [max(each) for each in zip(*(errors() for _ in range(NEARBY)), strict=True)]
+
+    def _errors_of_sums(self, sums: ReorderedSums, known: _Expectation) -> Mapping[int, float]:
+        """Return the greatest error of each output of the reference with sums as they are rounded in some order."""
+        greatest: dict[int, float] = {}
+        for outputs in sums.runs(lambda module: self._truths(module, known.arguments), NEARBY):
+            for place, error in enumerate(map(_own_error, outputs, known.truths)):
+                greatest[place] = max(error, greatest.get(place, 0.0))
+        return greatest
 
     def _truths(self, reference: Callable[..., Any], arguments: Arguments) -> list[Any]:
         """Return the reference's outputs for floating-point arguments in float64."""
@@ -266,18 +277,31 @@ class Oracle:
         return outputs
 
 
+def _some_are_off(compared: Iterable[OutputComparison]) -> bool:
+    """Return whether some outputs are refused for their error alone."""
+    return any(o.error > o.allowed and not o.problem for o in compared)
+
+
+def _own_error(result: Any, truth: Any) -> float:
+    """Return the error of an output of the original, relative to the greatest magnitude; 0 if it is no tensor."""
+    if not isinstance(result, Tensor):
+        return 0.0
+    return compare_output(0, "nearby", before=result, after=result, truth=truth).original_error
+
+
 def _is_nowhere_finite(outputs: Sequence[Any]) -> bool:
     """Return whether there are floating-point outputs, and no element is finite."""
     numbers = [x for x in outputs if isinstance(x, Tensor) and x.is_floating_point() and x.numel()]
     return bool(numbers) and not any(bool(torch.isfinite(x).any()) for x in numbers)
 
 
-def float64_reference(program: Program) -> tuple[nn.Module | None, str]:
-    """Return a program built in float64 and an empty note, or None and why an operator cannot compute in it."""
+def float64_reference(program: Program) -> tuple[nn.Module | None, ReorderedSums | None, str]:
+    """Return a program built in float64, its reordered sums, and an empty note; or None twice and why there is none."""
     try:
-        return build(retype(program)), ""
+        exact = retype(program)
+        return build(exact), ReorderedSums(program, exact), ""
     except Exception as error:  # an operator may raise anything in an element type that is not its own
-        return None, reference_note(error)
+        return None, None, reference_note(error)
 
 
 def reference_note(error: Exception) -> str:

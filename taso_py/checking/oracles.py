@@ -26,7 +26,7 @@ def float64_oracles(
         arguments: the example inputs, restored as well where the model writes to them.
         batches: names of inputs, with the inputs; a batch without any has no oracle.
     """
-    reference, note = float64_reference(program)
+    reference, sums, note = float64_reference(program)
     modules = [original, *([] if reference is None else [reference])]
     keeping = partial(preserve_state, program, modules, arguments)
-    return [Oracle.of(program, original, reference, cases, keeping) for cases in batches if cases], note
+    return [Oracle.of(program, original, reference, cases, keeping, sums) for cases in batches if cases], note

@@ -62,6 +62,26 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         ),
         (IMAGE,),
     ),
+    "copies of the whole": (
+        lambda s, x: (
+            x.repeat(1, 2, 1, 3),
+            x.repeat(2, 1, 1, 1, 1) + 1,
+            x.mT.repeat(2, 1, 1, 1),
+            x[:1].repeat(3, 1, 1, 1),
+            x[0, :, :1].tile(2, 4, 1),
+            x.int().repeat(1, 1, 2, 1),
+            x.repeat(1, 1, 1, 1).add_(1),
+        ),
+        (IMAGE,),
+    ),
+    "channels in another order": (
+        lambda s, x: (
+            F.channel_shuffle(x, 2),
+            F.channel_shuffle(x, 4) + 1,
+            F.channel_shuffle(x[:, :, 0] + 1, 2),
+        ),
+        (IMAGE,),
+    ),
     "sums with a quotient": (
         lambda s, x, y: (torch.addcdiv(x, y, x), torch.addcdiv(y, x, y), torch.addcdiv(x.double(), x.double(), y + y)),
         (randn(3, 17), randn(17)),
@@ -133,6 +153,12 @@ CARRIED: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], list[str]]] = {
         (MATRIX,),
         [*["linalg_vector_norm"] * 3, "linalg_norm", "fft_fft", "linalg_vector_norm"],
     ),
+    "channels of images in channels-last order": (
+        lambda s, x: (F.channel_shuffle(x, 2), F.channel_shuffle(x, 2).relu().mean((2, 3))),
+        (IMAGE.to(memory_format=torch.channels_last),),
+        ["channel_shuffle"],
+    ),
+    "copies of nothing": (lambda s, x: x.repeat(2, 0), (MATRIX,), ["repeat"]),
     "rotations of all elements": (lambda s, x: x.roll(1), (MATRIX,), ["roll"]),
     "sums with a multiple of a quotient, and in half precision": (
         lambda s, x: (torch.addcdiv(x, x, x + 1, value=0.5), torch.addcdiv(x.half(), x.half(), x.half())),

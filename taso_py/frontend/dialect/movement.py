@@ -147,6 +147,38 @@ def _repeat_interleave(call: AtenCall) -> Result:
     return apply(Reshape(result.dims), apply(Contiguous(), repeated(x, call.axis("dim", x), repeats)))
 
 
+def _copies(repeats: str) -> Callable[[AtenCall], Result]:
+    """Import copies of the whole along each axis: an axis of one is expanded, others as a further axis before them."""
+
+    def row(call: AtenCall) -> Result:
+        x, (result,), times = call.value("self"), call.types, list(call[repeats])
+        call.require(all(type(count) is int and count > 0 for count in times))
+        rank = result.rank
+        before: list[Dim] = []
+        after: list[Dim] = []
+        for count, size in zip(
+            [1] * (rank - len(times)) + times, (*[1] * (rank - x.type.rank), *x.type.dims), strict=True
+        ):
+            before += [size] if count == 1 or size == 1 else [1, size]
+            after += [size] if count == 1 else [count] if size == 1 else [count, size]
+        narrow = reshaped(x, before)
+        wide = narrow if after == before else apply(Expand(tuple(after)), narrow)
+        return reshaped(apply(Contiguous(), wide), result.dims)
+
+    return row
+
+
+def _channel_shuffle(call: AtenCall) -> Result:
+    """Import channels in another order: as groups of channels, whose axes are exchanged; in row-major order only."""
+    x, groups = call.value("self"), call["groups"]
+    batch, channels, *pixels = x.type.dims
+    call.require(type(groups) is int and groups > 0 and isinstance(channels, int) and call.layouts[x].is_contiguous())
+    apart = reshaped(x, (batch, groups, channels // groups, *pixels))
+    rank = apart.type.rank
+    exchanged = permuted(apart, [-rank, 2 - rank, 1 - rank, *range(3 - rank, 0)])
+    return reshaped(apply(Contiguous(), exchanged), x.type.dims)
+
+
 def _scattered(part: Callable[[AtenCall], Result]) -> Callable[[AtenCall], Result]:
     """Import a part that is written back as it was, which an export leaves behind a write to a view of it."""
 
@@ -298,6 +330,9 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.stack.default": _stack,
     "aten.roll.default": _roll,
     "aten.repeat_interleave.self_int": _repeat_interleave,
+    "aten.repeat.default": _copies("repeats"),
+    "aten.tile.default": _copies("dims"),
+    "aten.channel_shuffle.default": _channel_shuffle,
     "aten.pad.default": _pad("pad", "value"),
     "aten.constant_pad_nd.default": _pad("pad", "value"),
     "aten.clone.default": _clone,

@@ -28,7 +28,7 @@ from taso_py.frontend.einsum import einsum
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.higher_order import check_written_views
 from taso_py.frontend.opaque import draws
-from taso_py.frontend.reshaped_writes import check_reshaped_writes
+from taso_py.frontend.reshaped_writes import check_expanded_writes, check_reshaped_writes
 from taso_py.frontend.shared_operands import operands_apart
 from taso_py.frontend.source import place_in_model, refuse
 
@@ -87,6 +87,7 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
     """
     check_written_views(exported.graph)
     check_reshaped_writes(exported)
+    check_expanded_writes(exported.graph)
     _forget_derived_ranges(exported.graph)
     graph = exported.graph
     with (

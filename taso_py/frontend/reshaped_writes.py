@@ -1,14 +1,15 @@
-"""Writes through calls that return a view for some memory layouts and a copy for others, such as ``reshape``.
+"""Writes through calls that return a view for some memory layouts and a copy for others, or that repeat elements.
 
-An export records what happened for the example inputs: the argument is written to, or it is not. For an argument that
-lies otherwise in memory the original may do the opposite, which its graph cannot.
+An export records what happened for the example inputs of a ``reshape``: the argument is written to, or it is not. For
+an argument that lies otherwise in memory the original may do the opposite, which its graph cannot. And of elements of
+an ``expand`` that are one in memory, PyTorch's functional form adds up what a write changes in each.
 
-Invariant: what a program that passes writes to does not depend on the layout of its arguments.
+Invariant: what a program that passes writes to does not depend on the layout of its arguments, and is written once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -33,15 +34,41 @@ def check_reshaped_writes(exported: ExportedProgram) -> None:
         ImportRefusal: there is one.
     """
     given = set(exported.graph_signature.user_inputs)
-    for node in exported.graph.nodes:
+    for node, written in _writes(exported.graph):
+        if _may_reach(written, given):
+            problem = "writes to what is a view of an argument or a copy of it, depending on its memory layout"
+            refuse(node, problem, "use view in place of reshape and flatten, or clone what is written to")
+
+
+def check_expanded_writes(graph: fx.Graph) -> None:
+    """Refuse writes to elements that are one in memory, as those of an expanded value are.
+
+    Raises:
+        ImportRefusal: there is one.
+    """
+    for node, written in _writes(graph):
+        if _repeats_elements(written):
+            problem = "writes to elements of an expanded value that are one in memory"
+            refuse(node, problem, "write to it before it is expanded, or clone what is expanded")
+
+
+def _writes(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
+    """Yield the calls that write to their arguments, each with a value that it writes to."""
+    for node in graph.nodes:
         overload = node.target
-        if not isinstance(overload, OpOverload) or not is_mutable(overload):
-            continue
-        arguments = bind(overload, node.args, node.kwargs)
-        for written in pytree.tree_leaves([arguments[name] for name in written_arguments(overload)]):
-            if isinstance(written, fx.Node) and _may_reach(written, given):
-                problem = "writes to what is a view of an argument or a copy of it, depending on its memory layout"
-                refuse(node, problem, "use view in place of reshape and flatten, or clone what is written to")
+        if isinstance(overload, OpOverload) and is_mutable(overload):
+            arguments = bind(overload, node.args, node.kwargs)
+            for written in pytree.tree_leaves([arguments[name] for name in written_arguments(overload)]):
+                if isinstance(written, fx.Node):
+                    yield node, written
+
+
+def _repeats_elements(node: fx.Node) -> bool:
+    """Return whether several elements of a value are one in memory."""
+    value = node.meta.get("val")
+    return isinstance(value, Tensor) and any(
+        str(step) == "0" and str(size) != "1" for step, size in zip(value.stride(), value.shape, strict=True)
+    )
 
 
 def _may_reach(node: fx.Node, given: set[Any]) -> bool:

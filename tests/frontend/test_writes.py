@@ -261,6 +261,32 @@ def test_a_write_that_the_layout_of_an_argument_decides_is_refused(function: Cal
         import_module(model, (X, given if cache.is_contiguous() else cache))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda s, x: (y := x + x, y.expand(2, -1).fill_(1.0))[0],
+        lambda s, x: (x + x).expand(2, -1).fill_(1.0) * 2,
+        lambda s, x: (y := x + x, y.unsqueeze(0).expand(2, -1, -1)[..., 3:].zero_(), y.relu())[2],
+        lambda s, x: (s.c.unsqueeze(0).expand(2, -1, -1, -1)[..., 0].zero_(), x + 1)[1],
+    ],
+)
+def test_a_write_to_elements_that_are_one_in_memory_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(ImportRefusal, match="elements of an expanded value that are one in memory"):
+        import_module(Model(function, c=CACHE.clone()), (X,))
+
+
+EXPANDED: dict[str, Callable[..., Any]] = {
+    "one copy": lambda s, x: (y := x + x, y.expand(2, -1)[0, 3:].fill_(1.0), y)[2],
+    "a clone": lambda s, x: (y := x + x, y.expand(2, -1).clone().fill_(1.0) + y)[1],
+    "expanded to itself": lambda s, x: (y := x + x, y.expand(1, 8)[:, 3:].fill_(1.0), y)[2],
+}
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_elements_of_expanded_values_are_written_to_where_each_is_one(name: str) -> None:
+    round_trip(Model(EXPANDED[name]), X)
+
+
 RESHAPED: dict[str, Callable[..., Any]] = {
     "axes split": lambda s, x, c: (c.reshape(2, 3, 2, 4)[1].add_(1), c.sum(1))[1],
     "an axis dropped": lambda s, x, c: (c.reshape(6, 8)[2:].mul_(2), c.sum(1))[1],

@@ -118,8 +118,10 @@ def overlap(one: Tensor, other: Tensor) -> bool:
 
 
 def overlaps_itself(tensor: Tensor) -> bool:
-    """Return whether elements of a tensor share memory because an axis is expanded."""
-    return any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    """Return whether elements of a tensor share memory because an axis is expanded, if only to an open size."""
+    axes: Iterable[tuple[Any, Any]] = zip(tensor.shape, tensor.stride(), strict=True)
+    # An open size is compared by its type alone: asking for its value would bind it, or raise where there is none.
+    return any(type(stride) is int and stride == 0 and (type(size) is not int or size > 1) for size, stride in axes)
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from taso_py.backend.schema import bind, is_mutable, written_arguments
+from taso_py.backend.schema import bind, is_mutable, overlaps_itself, written_arguments
 from taso_py.frontend.higher_order import view_source
 from taso_py.frontend.source import refuse
 
@@ -47,7 +47,8 @@ def check_expanded_writes(graph: fx.Graph) -> None:
         ImportRefusal: there is one.
     """
     for node, written in _writes(graph):
-        if _repeats_elements(written):
+        value = written.meta.get("val")
+        if isinstance(value, Tensor) and overlaps_itself(value):
             problem = "writes to elements of an expanded value that are one in memory"
             refuse(node, problem, "write to it before it is expanded, or clone what is expanded")
 
@@ -61,14 +62,6 @@ def _writes(graph: fx.Graph) -> Iterator[tuple[fx.Node, fx.Node]]:
             for written in pytree.tree_leaves([arguments[name] for name in written_arguments(overload)]):
                 if isinstance(written, fx.Node):
                     yield node, written
-
-
-def _repeats_elements(node: fx.Node) -> bool:
-    """Return whether several elements of a value are one in memory."""
-    value = node.meta.get("val")
-    return isinstance(value, Tensor) and any(
-        str(step) == "0" and str(size) != "1" for step, size in zip(value.stride(), value.shape, strict=True)
-    )
 
 
 def _may_reach(node: fx.Node, given: set[Any]) -> bool:

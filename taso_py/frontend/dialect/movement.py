@@ -38,6 +38,18 @@ def reshaped(x: Value, shape: Sequence[Dim]) -> Value:
     return x if x.type.shape == tuple(shape) else apply(Reshape(tuple(shape)), x)
 
 
+def expanded(x: Value, shape: Sequence[Dim]) -> Value:
+    """Return a value expanded, or itself if it has that shape."""
+    return x if x.type.shape == tuple(shape) else apply(Expand(tuple(shape)), x)
+
+
+def exchanged(x: Value, one: int, other: int) -> Value:
+    """Return a value with two axes exchanged."""
+    order = list(range(-x.type.rank, 0))
+    order[one], order[other] = order[other], order[one]
+    return permuted(x, order)
+
+
 def sliced(x: Value, axis: int, start: Dim, stop: Dim, step: int = 1) -> Value:
     """Return a slice with bounds in range, or the value itself if that is the whole axis."""
     size = x.type.dims[axis]
@@ -56,8 +68,7 @@ def _reshape(call: AtenCall) -> Result:
 
 
 def _expand(call: AtenCall) -> Result:
-    x, shape = call.value("self"), call.types[0].dims
-    return x if x.type.shape == shape else apply(Expand(shape), x)
+    return expanded(call.value("self"), call.types[0].dims)
 
 
 def _permute(call: AtenCall) -> Result:
@@ -70,10 +81,8 @@ def _transpose(first: str = "", second: str = "") -> Callable[[AtenCall], Result
         x = call.value("self")
         if x.type.rank < 2:
             return x
-        a, b = (call.axis(first, x), call.axis(second, x)) if first else (-2, -1)
-        order = list(range(-x.type.rank, 0))
-        order[a], order[b] = order[b], order[a]
-        return permuted(x, order)
+        axes = (call.axis(first, x), call.axis(second, x)) if first else (-2, -1)
+        return exchanged(x, *axes)
 
     return row
 
@@ -153,17 +162,15 @@ def _copies(repeats: str) -> Callable[[AtenCall], Result]:
     def row(call: AtenCall) -> Result:
         x, (result,), times = call.value("self"), call.types, list(call[repeats])
         call.require(all(type(count) is int and count > 0 for count in times))
-        rank = result.rank
+        # The shorter of the two, sizes or numbers of copies, begins with ones.
+        counts = [1] * (result.rank - len(times)) + times
+        sizes = [1] * (result.rank - x.type.rank) + list(x.type.dims)
         before: list[Dim] = []
         after: list[Dim] = []
-        for count, size in zip(
-            [1] * (rank - len(times)) + times, (*[1] * (rank - x.type.rank), *x.type.dims), strict=True
-        ):
+        for count, size in zip(counts, sizes, strict=True):
             before += [size] if count == 1 or size == 1 else [1, size]
             after += [size] if count == 1 else [count] if size == 1 else [count, size]
-        narrow = reshaped(x, before)
-        wide = narrow if after == before else apply(Expand(tuple(after)), narrow)
-        return reshaped(apply(Contiguous(), wide), result.dims)
+        return reshaped(apply(Contiguous(), expanded(reshaped(x, before), after)), result.dims)
 
     return row
 
@@ -174,9 +181,7 @@ def _channel_shuffle(call: AtenCall) -> Result:
     batch, channels, *pixels = x.type.dims
     call.require(type(groups) is int and groups > 0 and isinstance(channels, int) and call.layouts[x].is_contiguous())
     apart = reshaped(x, (batch, groups, channels // groups, *pixels))
-    rank = apart.type.rank
-    exchanged = permuted(apart, [-rank, 2 - rank, 1 - rank, *range(3 - rank, 0)])
-    return reshaped(apply(Contiguous(), exchanged), x.type.dims)
+    return reshaped(apply(Contiguous(), exchanged(apart, 1, 2)), x.type.dims)
 
 
 def _scattered(part: Callable[[AtenCall], Result]) -> Callable[[AtenCall], Result]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from taso_py.generate.vocabulary import DATA, LARGEST, WEIGHT, Family, Half, Production, Variables, apply
+from taso_py.generate.vocabulary import DATA, FUSED, LARGEST, WEIGHT, Family, Half, Production, Variables, apply
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.elementwise import Add, Mul, Relu, Rsqrt, Sigmoid, Sub, Tanh
@@ -98,3 +98,32 @@ def family(
         repeats=repeats,
         largest=largest,
     )
+
+
+def exchanged(
+    moved: TensorOperator,
+    name: str,
+    variables: Sequence[Variables],
+    *done: tuple[str, Sequence[TensorOperator]],
+    domain: Domain = Domain.EXACT,
+    faithful: bool = False,
+) -> Family:
+    """Return a family of operators on what another one makes of data, which are done before that instead.
+
+    Args:
+        moved: the operator that comes last in what replaces the others: it enlarges, repeats, pads, or is a view.
+        name: the name.
+        variables: the variables; of roles ``d`` and ``y``, data.
+        done: the roles of operands, and operators that are applied to them; if to ``d`` and ``y``, both are moved.
+        domain: see :class:`Family`.
+        faithful: see :class:`Family`.
+    """
+    first, second, before, result = "UYlo"
+    other = "y"
+    productions = [Production(moved, DATA, first), Production(moved, other, second), Production(moved, before, FUSED)]
+    for roles, ops in done:
+        productions += yields(before, [roles], *ops)
+        productions += yields(result, [roles.replace(DATA, first).replace(other, second)], *ops)
+    given = {variable.role for variable in variables} | {first, second, before, result}
+    wanted = [made for made in productions if set(made.roles) <= given]
+    return family(name, variables, wanted, 3, domain=domain, faithful=faithful)

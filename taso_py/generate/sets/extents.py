@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from taso_py.generate.sets.common import each, family, number, yields
+from taso_py.generate.sets.common import each, exchanged, family, number, yields
 from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, WEIGHT, Family, Production, Variables
 from taso_py.ir.types import DType
 from taso_py.ops.contraction import Conv2d, Matmul
@@ -35,7 +35,7 @@ from taso_py.ops.selection import Take
 
 _OTHER, _THIRD = "yz"
 """Roles of the second and the third of several variables that are data."""
-_FIRST, _SECOND, _AFTER = "abr"
+_FIRST, _AFTER = "ar"
 """Roles of values on the way to what is replaced, and of those on the way to what replaces it."""
 
 
@@ -60,51 +60,28 @@ def _casts() -> Iterator[Family]:
 def _views() -> Iterator[Family]:
     """Yield the families of arithmetic of values under another shape."""
     for shape, view in (((2, 3, 5), (6, 5)), ((6, 5), (2, 3, 5))):
-        x, y = (Variables(role, shape, role, 1) for role in (DATA, _OTHER))
-        yield family(
-            f"arithmetic of {shape} as {view}",
-            (x, y),
-            (
-                *yields(_FIRST, [DATA], Reshape(view)),
-                *yields(_SECOND, [_OTHER], Reshape(view)),
-                *yields("o", [_FIRST + _SECOND], Add(), Mul()),
-                *yields(_AFTER, [DATA + _OTHER], Add(), Mul()),
-                *yields(FUSED, [_AFTER], Reshape(view)),
-            ),
-            3,
+        yield exchanged(
+            Reshape(view), f"arithmetic of {shape} as {view}", each(d=shape, y=shape), (DATA + _OTHER, (Add(), Mul()))
         )
 
 
 def _repeated() -> Iterator[Family]:
     """Yield the families of what is computed of values that are repeated, and of values that are repeated twice."""
     for shape in ((5,), (3, 1)):
-        x, y = (Variables(role, shape, role, 1) for role in (DATA, _OTHER))
-        wide = Expand((3, 5))
-        yield family(
-            f"functions of broadcasts of {shape}",
-            (x,),
-            (
-                *yields(_FIRST, [DATA], wide),
-                *yields("o", [_FIRST], *_FUNCTIONS),
-                *yields(_AFTER, [DATA], *_FUNCTIONS),
-                *yields(FUSED, [_AFTER], wide),
-            ),
-            2,
-            domain=Domain.REAL,
+        wide, pair = Expand((3, 5)), each(d=shape, y=shape)
+        yield exchanged(wide, f"functions of broadcasts of {shape}", pair[:1], (DATA, _FUNCTIONS), domain=Domain.REAL)
+        yield exchanged(
+            wide, f"arithmetic of broadcasts of {shape}", pair, (DATA + _OTHER, _ARITHMETIC), domain=Domain.REAL
         )
         yield family(
-            f"arithmetic of broadcasts of {shape}",
-            (x, y, Variables("z", (3, 5), _THIRD, 1)),
+            f"arithmetic with broadcasts of {shape}",
+            each(d=shape, z=(3, 5)),
             (
                 *yields(_FIRST, [DATA], wide),
-                *yields(_SECOND, [_OTHER], wide),
-                *yields("o", [_FIRST + _SECOND], Add(), Sub(), Mul(), Div()),
-                *yields("o", [_FIRST + _THIRD, _THIRD + _FIRST], Add(), Sub(), Mul(), Div()),
-                *yields(_AFTER, [DATA + _OTHER], Add(), Sub(), Mul(), Div()),
-                *yields(FUSED, [_AFTER], wide),
-                *yields(FUSED, [DATA + _THIRD, _THIRD + DATA], Add(), Sub(), Mul(), Div()),
+                *yields("o", [_FIRST + _THIRD, _THIRD + _FIRST], *_ARITHMETIC),
+                *yields(FUSED, [DATA + _THIRD, _THIRD + DATA], *_ARITHMETIC),
             ),
-            3,
+            2,
             domain=Domain.REAL,
         )
     yield family(
@@ -123,6 +100,7 @@ _THROUGH_ZERO = (Relu(), Gelu(), Silu())
 """Functions that are zero at zero, so that they leave padding alone."""
 _FUNCTIONS = (Exp(), Relu(), Sigmoid(), Tanh(), Sin(), Cos())
 """Functions that are applied before what repeats values."""
+_ARITHMETIC = (Add(), Sub(), Mul(), Div())
 
 
 def _padding() -> Iterator[Family]:
@@ -135,21 +113,13 @@ def _padding() -> Iterator[Family]:
         2,
         narrow=True,
     )
-    x, y = (Variables(role, (3, 5), role, 1) for role in (DATA, _OTHER))
     for pad in (one, Pad(((2, 1), (4, 3)))):
-        yield family(
+        yield exchanged(
+            pad,
             f"padded by {pad.widths}",
-            (x, y),
-            (
-                *yields(_FIRST, [DATA], pad),
-                *yields(_SECOND, [_OTHER], pad),
-                *yields("o", [_FIRST], *_THROUGH_ZERO),
-                *yields("o", [_FIRST + _SECOND], Add(), Mul()),
-                *yields(_AFTER, [DATA], *_THROUGH_ZERO),
-                *yields(_AFTER, [DATA + _OTHER], Add(), Mul()),
-                *yields(FUSED, [_AFTER], pad),
-            ),
-            3,
+            each(d=(3, 5), y=(3, 5)),
+            (DATA, _THROUGH_ZERO),
+            (DATA + _OTHER, (Add(), Mul())),
             domain=Domain.REAL,
         )
 
@@ -260,7 +230,7 @@ def _maxima() -> Family:
 
 
 def _products() -> Iterator[Family]:
-    """Yield the families of products with ones, over one element, and of rows that are reshaped or looked up."""
+    """Yield the families of products with ones, with a vector, over one element, and of rows that are looked up."""
     yield family(
         "products with ones",
         (Variables("x", (4, 3), DATA, 1), number(CONSTANT, 1.0)),
@@ -288,17 +258,6 @@ def _products() -> Iterator[Family]:
         (*yields("o", [DATA + WEIGHT], Matmul()), *yields(FUSED, [DATA + WEIGHT], Mul())),
         1,
         narrow=True,
-    )
-    yield family(
-        "products of reshaped rows",
-        each(d=(2, 3, 4), w=(4, 5)),
-        (
-            *yields(_FIRST, [DATA], Reshape((6, 4))),
-            *yields(_SECOND, [_FIRST + WEIGHT], Matmul()),
-            *yields("o", [_SECOND], Reshape((2, 3, 5))),
-            *yields(FUSED, [DATA + WEIGHT], Matmul()),
-        ),
-        3,
     )
     yield family(
         "products of rows that are looked up",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from taso_py.generate.sets.common import family, number, yields
 from taso_py.generate.vocabulary import CONSTANT, DATA, FUSED, Family, Variables
+from taso_py.ops.base import TensorOperator
 from taso_py.ops.choice import Equal, Greater, GreaterEqual, LogicalNot, LogicalOr
 from taso_py.ops.elementwise import (
     Abs,
@@ -42,7 +43,7 @@ _MINUS = number(_MINUS_ONE, -1.0)
 
 
 def _quotients() -> Iterator[Family]:
-    """Yield the families of quotients of quotients, of reciprocals, by exponentials, and of common divisors."""
+    """Yield the families of quotients of quotients, of reciprocals, by exponentials, and of common factors."""
     yield family(
         "quotients of quotients",
         (_X, _Y, _Z),
@@ -79,18 +80,23 @@ def _quotients() -> Iterator[Family]:
         3,
         domain=Domain.REAL,
     )
-    yield family(
-        "differences with a common factor",
+    yield _distributed("differences with a common factor", Mul(), Sub(), domain=Domain.REAL)
+
+
+def _distributed(name: str, shared: TensorOperator, *ops: TensorOperator, domain: Domain = Domain.EXACT) -> Family:
+    """Return the family of operators on two values that share an operand, which is applied to their result instead."""
+    return family(
+        name,
         (_X, _Y, _Z),
         (
-            *yields(_FIRST, [DATA + _THIRD], Mul(), Div()),
-            *yields(_SECOND, [_OTHER + _THIRD], Mul(), Div()),
-            *yields("o", [_FIRST + _SECOND], Sub()),
-            *yields(_AFTER, [DATA + _OTHER], Sub()),
-            *yields(FUSED, [_AFTER + _THIRD], Mul(), Div()),
+            *yields(_FIRST, [DATA + _THIRD], shared),
+            *yields(_SECOND, [_OTHER + _THIRD], shared),
+            *yields("o", [_FIRST + _SECOND], *ops),
+            *yields(_AFTER, [DATA + _OTHER], *ops),
+            *yields(FUSED, [_AFTER + _THIRD], shared),
         ),
         3,
-        domain=Domain.REAL,
+        domain=domain,
     )
 
 
@@ -197,18 +203,7 @@ def _bounds() -> Iterator[Family]:
         repeats=True,
         domain=Domain.REAL,
     )
-    yield family(
-        "the greater of sums",
-        (_X, _Y, _Z),
-        (
-            *yields(_FIRST, [DATA + _THIRD], Add()),
-            *yields(_SECOND, [_OTHER + _THIRD], Add()),
-            *yields("o", [_FIRST + _SECOND], Maximum(), Minimum()),
-            *yields(_AFTER, [DATA + _OTHER], Maximum(), Minimum()),
-            *yields(FUSED, [_AFTER + _THIRD], Add()),
-        ),
-        3,
-    )
+    yield _distributed("the greater of sums", Add(), Maximum(), Minimum())
     yield Family(
         "comparisons and their opposites",
         (Variables("x", (30,), DATA, 2),),  # so many that some are equal

@@ -7,11 +7,10 @@ scales and shifts of its channels. Rules lead in one direction, towards less wor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
-from taso_py.generate.sets.common import each, family, yields
-from taso_py.generate.vocabulary import DATA, FUSED, WEIGHT, Family, Half, Production, Variables
+from taso_py.generate.sets.common import each, exchanged, family, yields
+from taso_py.generate.vocabulary import DATA, FUSED, WEIGHT, Family, Half, Production
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.elementwise import (
@@ -67,26 +66,7 @@ _NORMS = (GroupNorm(2, 0.25), InstanceNorm(0.25))
 
 
 _family = partial(family, faithful=True)
-
-
-def exchanged(
-    name: str,
-    variables: Sequence[Variables],
-    *done: tuple[str, Sequence[TensorOperator]],
-    domain: Domain = Domain.EXACT,
-    enlarge: TensorOperator = _ENLARGE,
-) -> Family:
-    """Return a family of operators on an enlarged image and others, which are done before enlarging instead."""
-    productions = [
-        Production(enlarge, DATA, _LARGE),
-        Production(enlarge, _OTHER, _OTHER_LARGE),
-        Production(enlarge, _SMALL, FUSED),
-    ]
-    for roles, ops in done:
-        productions += yields(_SMALL, [roles], *ops)
-        productions += yields(_RESULT, [roles.replace(DATA, _LARGE).replace(_OTHER, _OTHER_LARGE)], *ops)
-    given = {variable.role for variable in variables} | {_LARGE, _OTHER_LARGE, _SMALL, _RESULT}
-    return _family(name, variables, [made for made in productions if set(made.roles) <= given], 3, domain=domain)
+_enlarged = partial(exchanged, _ENLARGE, faithful=True)
 
 
 def joined(
@@ -181,31 +161,31 @@ def _scaled_norms() -> Family:
 
 
 IMAGES = (
-    exchanged("functions of enlarged images", each(d=_SHAPE), (DATA, _FUNCTIONS)),
-    exchanged(
+    _enlarged("functions of enlarged images", each(d=_SHAPE), (DATA, _FUNCTIONS)),
+    _enlarged(
         "arithmetic of enlarged images",
         each(d=_SHAPE, y=_SHAPE, v=(_CHANNELS, 1, 1), n=()),
         *((DATA + other, _ARITHMETIC) for other in (_VECTOR, _NUMBER)),
         (DATA + _OTHER, (*_ARITHMETIC, Maximum())),
     ),
-    exchanged(
+    _enlarged(
         "normalized enlarged images",
         each(d=_SHAPE, **dict.fromkeys(_STATISTICS, (_CHANNELS,))),
         (DATA + _STATISTICS, (_NORM,)),
     ),
-    exchanged(
+    _enlarged(
         "enlarged images normalized in groups",
         each(d=(2, _GROUPED, 2, 2), h=(_GROUPED,), k=(_GROUPED,)),
         *((DATA + "hk"[:count], _NORMS) for count in range(3)),
         domain=Domain.REAL,
     ),
-    exchanged(
+    _enlarged(
         "pointwise convolutions of enlarged images",
         each(d=_SHAPE, w=(5, _CHANNELS, 1, 1), b=(5,)),
         (DATA + WEIGHT, (_POINT,)),
         (DATA + WEIGHT + _BIAS, (_POINT,)),
     ),
-    exchanged(
+    _enlarged(
         "enlarged images joined",
         each(d=_SHAPE, y=(2, 2, _ROWS, _COLUMNS)),
         (DATA + _OTHER, (Concat(_CHANNEL),)),

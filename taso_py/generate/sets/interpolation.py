@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from taso_py.generate.sets.common import each
-from taso_py.generate.sets.images import exchanged, joined
+from taso_py.generate.sets.common import each, exchanged
+from taso_py.generate.sets.images import joined
 from taso_py.generate.vocabulary import DATA, WEIGHT, Family
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.elementwise import Add, Div, Mul, Sub
@@ -33,29 +33,32 @@ def _families(kind: str, enlarge: UpsampleBilinear2d) -> Iterator[Family]:
     """Yield the families of one way to interpolate."""
     domain = Domain.REAL if enlarge.align_corners else Domain.EXACT
     yield exchanged(
+        enlarge,
         f"arithmetic of {kind}",
         each(d=_SHAPE, y=_SHAPE, v=(_CHANNELS, 1, 1), n=()),
         (DATA + "v", (Add(), Sub(), Mul(), Div())),
         (DATA + "n", (Add(), Sub(), Mul(), Div())),
         (DATA + _OTHER, (Add(), Sub(), Concat(-3))),
         domain=Domain.REAL,
-        enlarge=enlarge,
+        faithful=True,
     )
     yield exchanged(
+        enlarge,
         f"normalized {kind}",
         each(d=_SHAPE, **dict.fromkeys(_STATISTICS, (_CHANNELS,))),
         # With an epsilon that makes the samples of a variance, which may be negative, positive.
         (DATA + _STATISTICS, (BatchNorm(8.0),)),
         domain=Domain.REAL,
-        enlarge=enlarge,
+        faithful=True,
     )
     yield exchanged(
+        enlarge,
         f"pointwise convolutions of {kind}",
         each(d=_SHAPE, w=(5, _CHANNELS, 1, 1), b=(5,)),
         (DATA + WEIGHT, (Conv2d(),)),
         (DATA + WEIGHT + _BIAS, (Conv2d(),)),
         domain=Domain.REAL,
-        enlarge=enlarge,
+        faithful=True,
     )
     yield joined(
         f"pointwise convolutions of joined {kind}",

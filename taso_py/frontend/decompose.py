@@ -18,10 +18,12 @@ import torch
 import torch._export.utils
 import torch.export.exported_program
 from torch import fx
-from torch._ops import OpOverload
+from torch._C import DispatchKey
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
+from torch.export.graph_signature import OutputKind
 
-from taso_py.backend.schema import overload_named
+from taso_py.backend.schema import bind, is_mutable, is_trusted, may_draw, overload_named
 
 _utils: Any = torch._export.utils
 _programs: Any = torch.export.exported_program
@@ -35,6 +37,14 @@ _USUALLY_CALLED = (
     "_scaled_dot_product_attention_math.default",
 )
 """Composite operators that the decomposition of others calls in common models, as seen in PyTorch 2.13."""
+EXPANDED = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("reshape.default", "flatten.using_ints", "unflatten.int"),
+        *("contiguous.default", "dropout.default", "batch_norm.default"),
+    )
+)
+"""Composite operators that PyTorch does not keep whole, though the importer reads them."""
 _called_composites: set[OpOverload] = {
     operator
     for name in _USUALLY_CALLED
@@ -70,6 +80,50 @@ def decompose(exported: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPr
         else:
             if not _record_called(others):
                 return functional
+
+
+def is_functional(exported: ExportedProgram, table: Collection[Any]) -> bool:
+    """Return whether a program can be imported as it is: in functional form, without calls that the table decomposes.
+
+    Then :func:`decompose` would trace the same calls again, which takes as long as an export does. Programs with
+    control flow are left to it.
+    """
+    outputs = exported.graph_signature.output_specs
+    if not _IS_KNOWN or any(spec.kind is not OutputKind.USER_OUTPUT for spec in outputs):
+        return False
+    nodes = [node for node in exported.graph.nodes if node.op not in ("placeholder", "output")]
+    return all(node.op == "call_function" and _stays(node, table) for node in nodes)
+
+
+def read_calls(graph: fx.Graph) -> list[fx.Node]:
+    """Return the calls of a functional graph without those that nothing reads and that do nothing else."""
+    unread: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        if node.op == "call_function" and unread.issuperset(node.users) and not _may_have_effect(node):
+            unread.add(node)
+    return [node for node in graph.nodes if node.op == "call_function" and node not in unread]
+
+
+def _may_have_effect(node: fx.Node) -> bool:
+    """Return whether a call may do more than to return its result, as those of others' operators may."""
+    target: Any = node.target
+    if isinstance(target, OpOverload):
+        return not is_trusted(target) or may_draw(target) or node.is_impure()
+    return isinstance(target, HigherOrderOperator)
+
+
+def _stays(node: fx.Node, table: Collection[Any]) -> bool:
+    """Return whether a call is imported as it is: one of an operator, or of Python's arithmetic on sizes."""
+    target: Any = node.target
+    if not isinstance(target, OpOverload):
+        return not isinstance(target, HigherOrderOperator)
+    if target in table or is_mutable(target) or (not node.users and _may_have_effect(node)):
+        return False
+    if str(target) in EXPANDED:
+        # In training, a batch norm writes to its statistics; a copy in another memory format has no row.
+        return not bind(target, node.args, node.kwargs).get("training") and "memory_format" not in node.kwargs
+    is_composite = target.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd)
+    return not is_composite or _utils._is_preservable_cia_op(target)
 
 
 def _record_called(operators: Collection[OpOverload]) -> bool:

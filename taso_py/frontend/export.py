@@ -23,7 +23,7 @@ from torch.utils import _pytree as pytree
 from taso_py.backend.bits import all_resolved
 from taso_py.backend.schema import bind
 from taso_py.backend.tracing import draws_kept, quiet
-from taso_py.frontend.decompose import decompose
+from taso_py.frontend.decompose import decompose, is_functional
 from taso_py.frontend.einsum import einsum
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.higher_order import check_written_views
@@ -85,11 +85,14 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
         ImportRefusal: it has no such form, or a random draw that nobody reads would get lost, and with it the state of
             the random generator.
     """
-    check_written_views(exported.graph)
-    check_reshaped_writes(exported)
-    check_expanded_writes(exported.graph)
-    _forget_derived_ranges(exported.graph)
     graph = exported.graph
+    check_written_views(graph)
+    check_reshaped_writes(exported)
+    check_expanded_writes(graph)
+    _forget_derived_ranges(graph)
+    before = random_draws(graph)
+    if not before and is_functional(exported, _decompositions()):
+        return exported
     with (
         _dropout_as_alias(graph),
         _copies_alike(graph),
@@ -97,7 +100,7 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
         operands_apart(exported.graph_module),
     ):
         functional = _with_refusal(lambda: decompose(exported, _decompositions()))
-        before, after = random_draws(exported.graph), random_draws(functional.graph)
+    after = random_draws(functional.graph)
     if len(after) < len(before):
         lost = next((node for node in before if not node.users), before[-1])
         refuse(lost, "draws random numbers that nothing reads", "remove the draw, or use its result")

@@ -25,6 +25,7 @@ from taso_py.backend.identifiers import HIDING
 from taso_py.backend.program import Contract, Fixed, Program, Signature
 from taso_py.backend.tensors import tensor_type
 from taso_py.backend.writes import Writes, write
+from taso_py.frontend.decompose import read_calls
 from taso_py.frontend.diagnosis import check_tensors, diagnosis
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.export import export, fake_mode_of, functionalize
@@ -127,9 +128,8 @@ def _import(exported: ExportedProgram, functional: ExportedProgram, run: Origina
     importer = Importer(Sizes(mode), device)
     arguments = run.arguments(_in_spec(functional))
     inputs = _leaves(functional, state, importer, arguments)
-    for node in functional.graph.nodes:
-        if node.op == "call_function":
-            importer.call(node)
+    for node in read_calls(functional.graph):
+        importer.call(node)
     outputs, places = _outputs(functional, state, importer)
     signature = _signature(functional, inputs, places)
     graph = Graph(tuple(leaf for leaf in inputs if isinstance(leaf, Node)), outputs, tuple(importer.effects))

@@ -123,15 +123,20 @@ class Poly:
         return self * -1
 
     def __sub__(self, other: Dim) -> Dim:
-        return self + -1 * other
+        total = dict(self.terms)
+        for monomial, coefficient in _terms(other):
+            total[monomial] = total.get(monomial, 0) - coefficient
+        return _collect(total)
 
     def __rsub__(self, other: Dim) -> Dim:
         return -1 * self + other
 
     def __mul__(self, other: Dim) -> Dim:
+        if isinstance(other, int):  # the order of the monomials stays
+            return Poly(tuple([(monomial, other * a) for monomial, a in self.terms])) if other else 0
         total: dict[Monomial, int] = {}
         for left, a in self.terms:
-            for right, b in _terms(other):
+            for right, b in other.terms:
                 product = tuple(sorted(left + right, key=str))
                 total[product] = total.get(product, 0) + a * b
         return _collect(total)
@@ -212,7 +217,8 @@ def _collect(total: Mapping[Monomial, int]) -> Dim:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
-    kept.sort(key=lambda term: [str(atom) for atom in term[0]])
+    if len(kept) > 1:
+        kept.sort(key=lambda term: [str(atom) for atom in term[0]])
     return Poly(tuple(kept))
 
 

@@ -28,8 +28,8 @@ MANIFEST = "MANIFEST.json"
 SUFFIX = ".rules"
 VERSION = 1
 """Version of the manifest's format."""
-MOST_TEXTS = 16
-"""Most files whose rules are cached in memory."""
+MOST_TEXTS = 64
+"""Most files whose rules are cached in memory: more than the shipped database has, or none would be found there."""
 
 
 class DatabaseError(TasoError):

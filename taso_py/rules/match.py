@@ -30,7 +30,7 @@ from taso_py.rules.pattern import MARK, Bindings, Pattern, Size, compile_pattern
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.symmetry import Symmetry, least_first, orbit, symmetries
 
-MOST_RULES = 2048
+MOST_RULES = 8192
 """Most rules whose compiled patterns are cached."""
 Identity: TypeAlias = tuple[int, ...]
 """Identity of a match: the number of the rule, then those of what its variables and operators are matched to."""

@@ -26,6 +26,10 @@ def _ids(rules: tuple[Substitution, ...]) -> set[str]:
     return {rule.id for rule in rules}
 
 
+def test_what_was_read_is_not_parsed_again() -> None:
+    assert all(one is other for one, other in zip(read_database(), read_database(), strict=True))
+
+
 def test_what_is_written_is_read(database: Path) -> None:
     assert _ids(read_database(database)) == _ids(RULES)
     assert _ids(read_database(database / "two.rules")) == _ids(RULES[2:])

@@ -264,11 +264,21 @@ def _identity(call: AtenCall) -> Result:
     return call.value("self")
 
 
+def _dropout(call: AtenCall) -> Result:
+    """Import dropout that drops nothing: it returns its operand."""
+    call.require(not (call["train"] and call["p"]))
+    return call.value("input")
+
+
 def _copy(call: AtenCall) -> Result:
     """Import the functional form of overwriting a whole tensor: the source in the target's shape and type."""
     x, type_ = call.value("src"), call.types[0]
     x = x if x.type.dtype is type_.dtype else apply(Cast(type_.dtype), x)
     return x if x.type.shape == type_.shape else apply(Expand(type_.dims), x)
+
+
+_CONTIGUOUS = 0
+"""The contiguous format as PyTorch states it among an operator's defaults."""
 
 
 def _clone(call: AtenCall) -> Result:
@@ -278,7 +288,7 @@ def _clone(call: AtenCall) -> Result:
         return x
     # A copy is how an export resolves a conjugate; no rule may remove it.
     call.require(bits_of(operand) == PLAIN)
-    call.require(call["memory_format"] in (None, torch.preserve_format, torch.contiguous_format))
+    call.require(call["memory_format"] in (None, _CONTIGUOUS, torch.preserve_format, torch.contiguous_format))
     return apply(Contiguous(), x)
 
 
@@ -343,6 +353,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.clone.default": _clone,
     "aten.contiguous.default": _clone,
     "aten.copy.default": _copy,
+    "aten.dropout.default": _dropout,
     "aten.alias.default": _identity,
     "aten.detach.default": _identity,
     "aten.lift_fresh_copy.default": _identity,

@@ -85,11 +85,11 @@ def decompose(exported: ExportedProgram, table: Mapping[Any, Any]) -> ExportedPr
 def is_functional(exported: ExportedProgram, table: Collection[Any]) -> bool:
     """Return whether a program can be imported as it is: in functional form, without calls that the table decomposes.
 
-    Then :func:`decompose` would trace the same calls again, which takes as long as an export does. Programs with
-    control flow are left to it.
+    Then :func:`decompose` would trace the same calls again, which takes as long as an export does. Left to it
+    are control flow, and open sizes, which a file has as terms of each other where another trace gives them names.
     """
     outputs = exported.graph_signature.output_specs
-    if not _IS_KNOWN or any(spec.kind is not OutputKind.USER_OUTPUT for spec in outputs):
+    if not _IS_KNOWN or exported.range_constraints or any(spec.kind is not OutputKind.USER_OUTPUT for spec in outputs):
         return False
     nodes = [node for node in exported.graph.nodes if node.op not in ("placeholder", "output")]
     return all(node.op == "call_function" and _stays(node, table) for node in nodes)

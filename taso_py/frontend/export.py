@@ -90,8 +90,7 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
     check_reshaped_writes(exported)
     check_expanded_writes(graph)
     _forget_derived_ranges(graph)
-    before = random_draws(graph)
-    if not before and is_functional(exported, _decompositions()):
+    if not random_draws(graph) and is_functional(exported, _decompositions()):
         return exported
     with (
         _dropout_as_alias(graph),
@@ -100,7 +99,7 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
         operands_apart(exported.graph_module),
     ):
         functional = _with_refusal(lambda: decompose(exported, _decompositions()))
-    after = random_draws(functional.graph)
+        before, after = random_draws(graph), random_draws(functional.graph)
     if len(after) < len(before):
         lost = next((node for node in before if not node.users), before[-1])
         refuse(lost, "draws random numbers that nothing reads", "remove the draw, or use its result")

@@ -36,7 +36,7 @@ def model():
 """
 
 
-MODEL = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.ReLU()).eval()
+MODEL = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.ReLU(inplace=True)).eval()
 
 
 def source() -> Source:

@@ -39,7 +39,8 @@ class Called(nn.Module):
 def _attention(model: Called, x: Tensor) -> Tensor:
     q = model.linear(x)
     mixed = functional.scaled_dot_product_attention(q, x, x).transpose(1, 2).contiguous()
-    return functional.dropout(mixed.reshape(2, 8, 24), 0.1, training=False).flatten(1).unflatten(1, (8, 24))
+    copied = mixed.transpose(2, 3).reshape(2, 8, 24)
+    return functional.dropout(copied, 0.1, training=False).flatten(1).unflatten(1, (8, 24))
 
 
 def _layers(model: Called, x: Tensor) -> Tensor:
@@ -126,6 +127,15 @@ def test_other_programs_are_traced_again(
     exported = torch.export.export(Called(function).eval(), (X,))
     assert functionalize(exported) is not exported
     assert traced
+
+
+def test_open_sizes_are_traced_again(traced: list[ExportedProgram]) -> None:
+    exported = torch.export.export(Called(_attention).eval(), (X,), dynamic_shapes=({3: torch.export.Dim.STATIC},))
+    assert functionalize(exported) is exported
+    batch = torch.export.Dim("batch", min=2)
+    exported = torch.export.export(nn.ReLU(), (X,), dynamic_shapes=({0: batch},))
+    assert functionalize(exported) is not exported
+    assert len(traced) == 1
 
 
 def test_what_is_saved_is_functional(traced: list[ExportedProgram]) -> None:

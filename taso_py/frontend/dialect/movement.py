@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from taso_py.backend.bits import PLAIN, bits_of
 from taso_py.backend.lowering import is_upsampled_exactly
@@ -64,7 +65,19 @@ def repeated(x: Value, axis: int, times: Dim) -> Value:
 
 
 def _reshape(call: AtenCall) -> Result:
-    return reshaped(call.value("self"), call.types[0].dims)
+    """Import a view in another shape, or a copy in it where memory order does not allow one."""
+    x, (result,) = call.value("self"), call.results
+    is_copied = result is not None and not _is_viewable(call.layouts[x], result.shape)
+    return reshaped(apply(Contiguous(), x) if is_copied else x, call.types[0].dims)
+
+
+def _is_viewable(operand: Tensor, shape: Sequence[Any]) -> bool:
+    """Return whether a fake tensor has a view of a shape."""
+    try:
+        operand.view(shape)
+    except (RuntimeError, ValueError):
+        return False
+    return True
 
 
 def _expand(call: AtenCall) -> Result:

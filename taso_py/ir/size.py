@@ -136,7 +136,7 @@ class Poly:
             return Poly(tuple([(monomial, other * a) for monomial, a in self.terms])) if other else 0
         total: dict[Monomial, int] = {}
         for left, a in self.terms:
-            for right, b in other.terms:
+            for right, b in _terms(other):
                 product = tuple(sorted(left + right, key=str))
                 total[product] = total.get(product, 0) + a * b
         return _collect(total)

@@ -65,13 +65,17 @@ def repeated(x: Value, axis: int, times: Dim) -> Value:
 
 
 def _reshape(call: AtenCall) -> Result:
+    return reshaped(call.value("self"), call.types[0].dims)
+
+
+def _reshape_or_copy(call: AtenCall) -> Result:
     """Import a view in another shape, or a copy in it where memory order does not allow one."""
-    x, (result,) = call.value("self"), call.results
-    is_copied = result is not None and not _is_viewable(call.layouts[x], result.shape)
-    return reshaped(apply(Contiguous(), x) if is_copied else x, call.types[0].dims)
+    x = call.value("self")
+    x = x if _is_viewable(call.layouts[x], call.types[0].sizes) else apply(Contiguous(), x)
+    return reshaped(x, call.types[0].dims)
 
 
-def _is_viewable(operand: Tensor, shape: Sequence[Any]) -> bool:
+def _is_viewable(operand: Tensor, shape: Sequence[int]) -> bool:
     """Return whether a fake tensor has a view of a shape."""
     try:
         operand.view(shape)
@@ -333,10 +337,12 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     **{
         f"aten.{name}": _reshape
         for name in (
-            *("view.default", "_unsafe_view.default", "reshape.default", "flatten.using_ints", "unflatten.int"),
-            *("unsqueeze.default", "squeeze.default", "squeeze.dim", "squeeze.dims", "_reshape_alias.default"),
+            *("view.default", "_unsafe_view.default", "unflatten.int", "unsqueeze.default"),
+            *("squeeze.default", "squeeze.dim", "squeeze.dims", "_reshape_alias.default"),
         )
     },
+    "aten.reshape.default": _reshape_or_copy,
+    "aten.flatten.using_ints": _reshape_or_copy,
     "aten.expand.default": _expand,
     "aten.permute.default": _permute,
     "aten.transpose.int": _transpose("dim0", "dim1"),

@@ -76,9 +76,9 @@ def _reshape_or_copy(call: AtenCall) -> Result:
 
 
 def _is_viewable(operand: Tensor, shape: Sequence[int]) -> bool:
-    """Return whether a fake tensor has a view of a shape."""
-    try:
-        operand.view(shape)
+    """Return whether a tensor has a view of a shape."""
+    try:  # on a tensor of its own, since the model may be imported under another mode of fake tensors
+        torch.empty_strided(operand.shape, operand.stride(), device="meta").view(shape)
     except (RuntimeError, ValueError):
         return False
     return True

@@ -77,8 +77,9 @@ def _reshape_or_copy(call: AtenCall) -> Result:
 
 def _is_viewable(operand: Tensor, shape: Sequence[int]) -> bool:
     """Return whether a tensor has a view of a shape."""
+    sizes, strides = ([int(size) for size in sizes] for sizes in (operand.shape, operand.stride()))
     try:  # on a tensor of its own, since the model may be imported under another mode of fake tensors
-        torch.empty_strided(operand.shape, operand.stride(), device="meta").view(shape)
+        torch.empty_strided(sizes, strides, device="meta").view(shape)
     except (RuntimeError, ValueError):
         return False
     return True

@@ -23,7 +23,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
 from torch.export.graph_signature import OutputKind
 
-from taso_py.backend.schema import bind, is_mutable, is_trusted, may_draw, overload_named
+from taso_py.backend.schema import bind, is_mutable, may_draw, overload_named
 
 _utils: Any = torch._export.utils
 _programs: Any = torch.export.exported_program
@@ -38,11 +38,14 @@ _USUALLY_CALLED = (
 )
 """Composite operators that the decomposition of others calls in common models, as seen in PyTorch 2.13."""
 EXPANDED = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("reshape.default", "flatten.using_ints", "unflatten.int"),
-        *("contiguous.default", "dropout.default", "batch_norm.default"),
-    )
+    {
+        "aten.reshape.default",
+        "aten.flatten.using_ints",
+        "aten.unflatten.int",
+        "aten.contiguous.default",
+        "aten.dropout.default",
+        "aten.batch_norm.default",
+    }
 )
 """Composite operators that PyTorch does not keep whole, though the importer reads them."""
 _called_composites: set[OpOverload] = {
@@ -108,7 +111,7 @@ def _may_have_effect(node: fx.Node) -> bool:
     """Return whether a call may do more than to return its result, as those of others' operators may."""
     target: Any = node.target
     if isinstance(target, OpOverload):
-        return not is_trusted(target) or may_draw(target) or node.is_impure()
+        return may_draw(target) or node.is_impure()
     return isinstance(target, HigherOrderOperator)
 
 

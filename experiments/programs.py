@@ -1,7 +1,7 @@
 """Programs on arrays, each with the best form of it that is known, for comparison with superoptimizers of programs.
 
 Sizes are such that the kernels take the time, not the calls. Inputs that have to be positive for the two forms to be
-equal are drawn so; nothing tells the optimizer.
+equal are drawn so, and declared to the optimizer.
 
 Invariant: a program and its best form compute the same function of such inputs, in exact arithmetic.
 """

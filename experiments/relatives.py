@@ -12,6 +12,7 @@ row are paired.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -91,7 +92,11 @@ def measure_program(program: ArrayProgram, settings: Settings) -> Row:
     """Return the row of a program: what was found, and how fast all forms are."""
     check_best_form(program, settings.seed)
     inputs = program.inputs(settings.seed)
-    source, best = (source_of(Computing(form).eval(), inputs, {}) for form in (program.original, program.best))
+    positive = tuple(f"inputs_{place}" for place in range(len(inputs))) if program.is_positive else ()
+    source, best = (
+        replace(source_of(Computing(form).eval(), inputs, {}), positive=positive)
+        for form in (program.original, program.best)
+    )
     deciding = QUICK_DECIDING if settings.quick else DECIDING
     effort = "quick" if settings.quick else "normal"
     options = Options(effort=effort, seed=settings.seed, race_seconds=deciding, cache=False)

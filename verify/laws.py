@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import isqrt
 
+from taso_py.ir.sign import Sign
 from taso_py.ops.functions import CAST, IRRATIONALS, cast_function, types_of_cast
 from taso_py.ops.scalar import Irrational, SizeOf
 from verify.context import Context
@@ -42,8 +43,12 @@ INVERSES = frozenset({"reciprocal", "rsqrt"})
 """Functions that are infinite at zero; at minus zero, which is negative in floating point, minus infinity."""
 _SYMMETRIC = {**dict.fromkeys(("tanh", "erf", "sin"), Fraction(-1)), "cos": Fraction(1)}
 """By function, the sign ``s`` in ``f(-a) = s * f(a)``."""
-_POSITIVE = frozenset({"exp", "sigmoid"})
-_NONNEGATIVE = _POSITIVE | {"relu", "rsqrt", "sqrt"}
+DECLARED = {sign: sign.label for sign in Sign if sign}
+"""By sign, the name of a function of an unknown: what is known of an element that is declared to have the sign."""
+_POSITIVE = frozenset({"exp", "sigmoid", DECLARED[Sign.POSITIVE]})
+_NONNEGATIVE = _POSITIVE | {"relu", "rsqrt", "sqrt", DECLARED[Sign.NONNEGATIVE]}
+MOST_POWER = 8
+"""The greatest whole factor of an exponent that makes a power of the exponential: ``exp(2*a) = exp(a) * exp(a)``."""
 
 
 class Laws:
@@ -55,6 +60,19 @@ class Laws:
         self._signs = signs
 
     # -- signs
+
+    def declared(self, element: Factor, sign: Sign) -> Sum:
+        """Return an element that has a sign, as a function of an unknown that takes all its values.
+
+        Every positive number is the square of an exponential, every other that is not negative the square of such a
+        number, so that the laws of exponentials and of roots of squares are those of such elements.
+        """
+        if not sign:
+            return product_of(element)
+        if self.level < ProofLevel.ALGEBRA:
+            return product_of(Call(DECLARED[sign], (product_of(element),)))
+        root = Call("exp" if sign is Sign.POSITIVE else DECLARED[sign], (product_of(element),))
+        return product_of(root, root)
 
     def is_positive(self, factor: Factor) -> bool:
         """Return whether a factor is greater than zero for all values of the variables."""
@@ -176,11 +194,18 @@ class Laws:
             return self._log(argument)
         if function == "sqrt" and self.level is ProofLevel.ALGEBRA and (base := _squared(argument)) is not None:
             return [*self._relu(base), *self._relu(scaled(base, Fraction(-1)))]
+        if function == "rsqrt" and self.level is ProofLevel.ALGEBRA and (base := self._positive_root(argument)):
+            return self._reciprocal(base)
         if function in ("sqrt", "rsqrt") and (root := _root(argument)) is not None:
             return list(constant(root if function == "sqrt" else 1 / root))
         if function in _SYMMETRIC and self.level is ProofLevel.ALGEBRA:
             return _symmetric(function, argument)
         return _cast(function, argument) if function.startswith(CAST) else [_call(function, argument)]
+
+    def _positive_root(self, argument: Sum) -> Sum:
+        """Return the positive product whose square a sum is; empty if there is none."""
+        base = _squared(argument) or ()
+        return base if self.is_positive_sum(base) else ()
 
     def _relu(self, argument: Sum) -> list[Term]:
         if self.is_nonnegative_sum(argument) and not any(map(self._may_be_minus_infinity, argument)):
@@ -212,12 +237,15 @@ class Laws:
         return [Term(1 / scale, (), (), tuple(factors))]
 
     def _exp(self, argument: Sum) -> list[Term]:
-        """Apply ``exp(a + b) = exp(a) * exp(b)`` and ``exp(-a) = 1 / exp(a)``."""
+        """Apply ``exp(a + b) = exp(a) * exp(b)``, also where both are equal, and ``exp(-a) = 1 / exp(a)``."""
         product = Term(Fraction(1))
         for term in argument:
-            magnitude = Call("exp", (close([term._replace(coefficient=abs(term.coefficient))]),))
+            size = abs(term.coefficient)
+            times = size.numerator if size.numerator <= MOST_POWER else 1
+            magnitude = Call("exp", (close([term._replace(coefficient=size / times)]),))
             factor = magnitude if term.coefficient > 0 else self._inverse(magnitude)
-            product = self.multiply(product, Term(Fraction(1), (), (), (factor,)))
+            for _ in range(times):
+                product = self.multiply(product, Term(Fraction(1), (), (), (factor,)))
         return [product]
 
     def _log(self, argument: Sum) -> list[Term]:

@@ -107,10 +107,10 @@ class Normalizer:
         self._budget.take_steps(1)
         node = value.node
         match node.op:
-            case Input(key, type_):
+            case Input(key, type_, sign=sign):
                 places = (0 if axis == 1 else i for axis, i in zip(type_.shape, index, strict=True))
                 read = Read(key, tuple(places))
-                return list(self.truths.of(read) if type_.dtype is DType.BOOL else product_of(read))
+                return list(self.truths.of(read) if type_.dtype is DType.BOOL else self.laws.declared(read, sign))
             case Constant():
                 return self.sum(define_constant(node.op), {}, known)
             case TensorOperator():

@@ -12,11 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from taso_py.ir.node import make
+from taso_py.ir.node import Value, make
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Poly, evaluate
 from taso_py.ir.types import DType, Group, TensorType
 from taso_py.ops.contraction import Conv2d, Conv3d, ConvTranspose2d
+from taso_py.ops.signs import sign_of
 from taso_py.rules.match import Match
 from taso_py.rules.substitution import Substitution, attribute_symbols, key
 from verify.hypotheses import fits, legal, lookups, number_symbols
@@ -65,12 +66,11 @@ class Sample:
 def match_at(rule: Substitution, sample: Sample, dtype: DType) -> Match:
     """Return a match of a rule at a sample's sizes, with inputs for its variables; ``dtype`` stands for ``FLOAT``."""
     concrete = {DType.FLOAT: dtype, DType.INT: DType.I64}
-    types = {
-        key(node): TensorType(concrete.get(type_.dtype, type_.dtype), sample.shape(type_))
-        for node in rule.variables
-        for type_ in node.types
-    }
-    values = {name: make(Input(name, type_)).value for name, type_ in types.items()}
+    values: dict[str, Value] = {}
+    for node in rule.variables:
+        (type_,) = node.types
+        there = TensorType(concrete.get(type_.dtype, type_.dtype), sample.shape(type_))
+        values[key(node)] = make(Input(key(node), there, sign=sign_of(node.value))).value
     return Match(rule, nodes=(), values=values, sizes={**sample.sizes, **sample.numbers}, dtype=dtype, outputs=())
 
 

@@ -23,9 +23,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
+from taso_py.ir.sign import with_sign
 from taso_py.ir.size import Poly, evaluate
 from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType, Group
+from taso_py.ops.signs import sign_of
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.verdict import Counterexample
 from verify.hypotheses import without_equalities
@@ -195,7 +197,8 @@ def _values(rule: Substitution, sample: Sample, seed: int, kind: _Kind) -> dict[
         dtype = _DTYPES.get(type_.dtype)
         if dtype is None:
             raise Refused(f"the witness does not support elements of type {type_.dtype}")
-        drawn = _transform(torch.randn(sample.shape(type_), generator=generator, dtype=torch.float64), kind)
+        numbers = torch.randn(sample.shape(type_), generator=generator, dtype=torch.float64)
+        drawn = with_sign(_transform(numbers, kind), sign_of(variable.value))
         if not type_.dtype.is_floating and dtype is not torch.bool:
             drawn = (drawn * 4).abs().round()  # negative numbers have no unsigned form
         values[key(variable)] = drawn > 0 if dtype is torch.bool else drawn.to(dtype)
@@ -378,8 +381,7 @@ def _group_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 
 
 def _instance_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
-    weight, bias = [*x[1:], None, None][:2]
-    return torch.instance_norm(x[0], weight, bias, None, None, True, 0.0, at(op.eps), False)
+    return torch.instance_norm(x[0], *[*x[1:], None, None][:2], None, None, True, 0.0, at(op.eps), False)
 
 
 def _layer_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
@@ -393,8 +395,7 @@ def _rms_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 def _attention(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     mask = x[3] if len(x) == 4 else None
     # The fused kernel of PyTorch 2.11 ends the process where there are no heads.
-    chosen = sdpa_kernel(SDPBackend.MATH) if x[0].numel() == 0 else nullcontext()
-    with chosen:
+    with sdpa_kernel(SDPBackend.MATH) if x[0].numel() == 0 else nullcontext():
         return functional.scaled_dot_product_attention(
             x[0], x[1], x[2], attn_mask=mask, is_causal=op.causal, scale=at(op.scale)
         )

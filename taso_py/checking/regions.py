@@ -21,11 +21,14 @@ from taso_py.backend.run import run_graph
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.checking.bodies import BodyError, body_error
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Value, make
+from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input
+from taso_py.ir.sign import with_sign
 from taso_py.ir.types import DType, TensorType
+from taso_py.ops.signs import sign_of
 from taso_py.rules.apply import concrete_side
 from taso_py.rules.match import Match
+from taso_py.rules.substitution import key
 from taso_py.search.trace import Trace, replay_bodies, replay_steps
 
 TOLERANCE = 1e-9
@@ -61,15 +64,16 @@ def check_regions(matches: Iterable[Match], seed: int, device: torch.device) -> 
 
 def region(match: Match, dtype: DType) -> tuple[Graph, Graph]:
     """Return both sides of a match as graphs, over inputs of the matched shapes and the given element type."""
-    variables = {name: _input(name, value.type, dtype) for name, value in match.values.items()}
+    variables = {key(node): _input(node, match.values[key(node)].type, dtype) for node in match.rule.variables}
     own = replace(match, values=variables, dtype=dtype)
     inputs = tuple(value.node for value in variables.values())
     source, target = (Graph(inputs, concrete_side(own, side)) for side in (match.rule.source, match.rule.target))
     return source, target
 
 
-def _input(name: str, type_: TensorType, dtype: DType) -> Value:
-    return make(Input(name, TensorType(dtype if type_.dtype.is_floating else type_.dtype, type_.shape))).value
+def _input(variable: Node, type_: TensorType, dtype: DType) -> Value:
+    own = TensorType(dtype if type_.dtype.is_floating else type_.dtype, type_.shape)
+    return make(Input(key(variable), own, sign=sign_of(variable.value))).value
 
 
 def deviation(source: Graph, target: Graph, seed: int, device: torch.device) -> float:
@@ -83,7 +87,7 @@ def deviation(source: Graph, target: Graph, seed: int, device: torch.device) -> 
 
 
 def _deviation(source: Graph, target: Graph, lowest: float, generator: torch.Generator, device: torch.device) -> float:
-    operands = [_random(node.types[0], lowest, generator).to(device) for node in source.inputs]
+    operands = [_random(node, lowest, generator).to(device) for node in source.inputs]
     worst = 0.0
     for before, after in zip(run_graph(source, operands), run_graph(target, operands), strict=True):
         before, after = before.double(), after.double()
@@ -96,9 +100,10 @@ def _deviation(source: Graph, target: Graph, lowest: float, generator: torch.Gen
     return worst
 
 
-def _random(type_: TensorType, lowest: float, generator: torch.Generator) -> Tensor:
+def _random(node: Node, lowest: float, generator: torch.Generator) -> Tensor:
+    (type_,) = node.types
     values = uniform(type_.sizes, generator) * (1.25 - lowest) + lowest
-    return values.to(TORCH_DTYPES[type_.dtype])
+    return with_sign(values, sign_of(node.value)).to(TORCH_DTYPES[type_.dtype])
 
 
 def first_mismatch(graph: Graph, trace: Trace, seed: int, device: torch.device) -> RegionError | BodyError | None:

@@ -101,7 +101,14 @@ def model_of(parsed: argparse.Namespace) -> Generator[Source]:
     from taso_py.models.source import importing_beside, load_source
 
     with importing_beside(parsed.model):
-        yield load_source(parsed.model, parsed.input, device=parsed.device, dtype=parsed.dtype, seed=parsed.seed)
+        yield load_source(
+            parsed.model,
+            parsed.input,
+            device=parsed.device,
+            dtype=parsed.dtype,
+            seed=parsed.seed,
+            positive=parsed.positive,
+        )
 
 
 class _Console(Console):
@@ -141,6 +148,13 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """Add MODEL, and the options for its inputs, device and type."""
     parser.add_argument("model", metavar="MODEL", help="see below")
     parser.add_argument("--input", metavar="SPEC", action="append", default=[], help="an example input; once per input")
+    parser.add_argument(
+        "--positive",
+        metavar="NAME",
+        action="append",
+        default=[],
+        help="an input without elements that are zero or negative, on which rules may then rely; once per input",
+    )
     parser.add_argument("--device", default="cpu", help="cpu or cuda (default: %(default)s)")
     parser.add_argument("--dtype", metavar="D", help="cast the model to bf16, fp16, fp32 or fp64 first")
     parser.add_argument(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ def optimize(
     example_kwargs: Mapping[str, Any] | None = None,
     *,
     output: str | os.PathLike[str] | None = None,
+    positive: Sequence[str] = (),
     **options: Any,
 ) -> Optimized:
     """Optimize a module for the shapes of its example inputs, on the device that they are on.
@@ -55,6 +57,8 @@ def optimize(
         example_inputs: positional inputs; a single tensor may be given as it is.
         example_kwargs: keyword inputs.
         output: the folder to save the result to, which :func:`taso_py.load` reads.
+        positive: names of inputs that have no element which is zero or negative, in any call, as ``forward`` names
+            them; rules may rely on it.
         options: the fields of :class:`Options`.
 
     Raises:
@@ -62,6 +66,7 @@ def optimize(
             an :class:`~taso_py.unexpected.UnexpectedError`, whose message names a file with the details.
     """
     source = source_of(module, example_inputs, {} if example_kwargs is None else example_kwargs)
+    source = replace(source, positive=(positive,) if isinstance(positive, str) else tuple(positive))
     if not isinstance(output, str | os.PathLike | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
         raise OptimizeError(f"output must be the path of a folder, not {output!r}")
     chosen = Options.from_mapping(options)

@@ -128,7 +128,7 @@ def prepare(
         with undo_random_draws(program), preserve_state(program, [source.callable()], (source.args, source.kwargs)):
             with phases.phase("check", "that the graph computes the same as the model"):
                 checked = check_import(source, program, options.seed)
-            notes = [*source.notes, *hooks, *_in_training(source, program), *checked]
+            notes = [*source.notes, *hooks, *_in_training(source, program), *_declared(source), *checked]
             if isinstance(source.module, ExportedProgram) and source.onnx is None:
                 notes.append(PLAIN_CALLS)
             if saves and options.effective_effort.checks_saving and not is_plain(program):
@@ -157,6 +157,12 @@ def _in_training(source: Source, program: Program) -> Sequence[str]:
         return ()
     acts = may_draw_random(program) or bool(Writes.of(program.graph).buffers)
     return (IN_TRAINING,) if acts else ()
+
+
+def _declared(source: Source) -> Sequence[str]:
+    """Return a note if something was declared of inputs, which no call checks."""
+    names = ", ".join(source.positive)
+    return (f"the result is for calls in which {names} is positive throughout, as declared",) if names else ()
 
 
 def _warn_of_contention(phases: Phases, watch: Watch) -> None:

@@ -38,6 +38,7 @@ from taso_py.frontend.state import ProgramState, find_state
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input, Weight
+from taso_py.ir.sign import Sign
 from taso_py.ir.size import Dim, at_example
 
 
@@ -47,6 +48,7 @@ def import_module(
     kwargs: Mapping[str, Any] | None = None,
     live: Collection[str] = (),
     shapes: Mapping[str, Any] | None = None,
+    positive: Collection[str] = (),
 ) -> Program:
     """Import a module as it behaves on example inputs.
 
@@ -56,6 +58,7 @@ def import_module(
         kwargs: keyword example inputs.
         live: names of buffers that other entry points of the model write to; they are read anew by each call.
         shapes: the dimensions to leave open, as torch.export takes them; all are fixed by default.
+        positive: names of inputs whose elements are greater than zero, now and in every call.
 
     Raises:
         ImportRefusal: the model cannot be imported faithfully.
@@ -75,7 +78,7 @@ def import_module(
         finally:
             # Tracing writes to tensors that it treats as constants, and leaves traced values in attributes.
             before.restore()
-        program = _import(exported, functional, run, live)
+        program = _import(exported, functional, run, live, positive)
         draws.possible = may_draw_random(program)
     return program
 
@@ -85,6 +88,7 @@ def import_program(
     args: Sequence[Any] | None = None,
     kwargs: Mapping[str, Any] | None = None,
     live: Collection[str] = (),
+    positive: Collection[str] = (),
 ) -> Program:
     """Import an exported program.
 
@@ -93,6 +97,7 @@ def import_program(
         args: positional example inputs, of the shapes and types it was exported for; by default those it has.
         kwargs: keyword example inputs.
         live: names of buffers that other entry points of the model write to; they are read anew by each call.
+        positive: names of inputs whose elements are greater than zero, now and in every call.
 
     Raises:
         ImportRefusal: it cannot be imported faithfully.
@@ -106,7 +111,7 @@ def import_program(
     module = exported.module()
     with own_draws_undone() as draws:
         run = run_original(module, args or (), kwargs or {})
-        program = _import(exported, functionalize(exported), run, live)
+        program = _import(exported, functionalize(exported), run, live, positive)
         draws.possible = may_draw_random(program)
     return program
 
@@ -121,13 +126,20 @@ def _tensor_results(run: OriginalRun, signature: Signature) -> list[Any]:
     return [r for r, leaf in zip(run.results, signature.outputs, strict=True) if isinstance(leaf, int)]
 
 
-def _import(exported: ExportedProgram, functional: ExportedProgram, run: OriginalRun, live: Collection[str]) -> Program:
+def _import(
+    exported: ExportedProgram,
+    functional: ExportedProgram,
+    run: OriginalRun,
+    live: Collection[str],
+    positive: Collection[str],
+) -> Program:
     """Import an export and its functional form, given a run of the original."""
     state = find_state(functional, live)
     mode, device = _mode_and_device(functional.graph)
     importer = Importer(Sizes(mode), device)
     arguments = run.arguments(_in_spec(functional))
-    inputs = _leaves(functional, state, importer, arguments)
+    signs = _signs(functional, arguments, positive)
+    inputs = _leaves(functional, state, importer, arguments, signs)
     for node in read_calls(functional.graph):
         importer.call(node)
     outputs, places = _outputs(functional, state, importer)
@@ -176,7 +188,11 @@ def _mode_and_device(graph: fx.Graph) -> tuple[FakeTensorMode, torch.device]:
 
 
 def _leaves(
-    functional: ExportedProgram, state: ProgramState, importer: Importer, arguments: Sequence[Any]
+    functional: ExportedProgram,
+    state: ProgramState,
+    importer: Importer,
+    arguments: Sequence[Any],
+    signs: Mapping[str, Sign],
 ) -> list[Node | Fixed]:
     """Import the placeholders and return the leaves of the user's arguments.
 
@@ -196,12 +212,31 @@ def _leaves(
         node = placeholders[spec.arg.name]
         type_ = type_of(node, node.meta["val"], importer.sizes)
         if spec.kind is InputKind.USER_INPUT:
-            inputs.append(importer.leaf(node, Input(spec.arg.name, type_, mutable=spec.arg.name in written)))
+            name = spec.arg.name
+            inputs.append(importer.leaf(node, Input(name, type_, name in written, signs.get(name, Sign.ANY))))
         else:
             key = state.keys[str(spec.target)]
             leaf = Weight(key, type_, mutable=key in state.written)
             importer.leaf(node, leaf, is_memory=spec.target in state.views)
     return inputs
+
+
+def _signs(functional: ExportedProgram, arguments: Sequence[Any], positive: Collection[str]) -> dict[str, Sign]:
+    """Return the signs of the inputs that are declared to be positive.
+
+    Raises:
+        ImportRefusal: there is no such input, or an element of its example is not positive, or the model writes to it.
+    """
+    specs = [spec for spec in functional.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    given = {spec.arg.name: value for spec, value in zip(specs, arguments, strict=True) if isinstance(value, Tensor)}
+    for name in positive:
+        if name not in given:
+            raise ImportRefusal(f"there is no tensor {name!r} among the inputs to be positive: {', '.join(given)}")
+        if not bool((given[name] > 0).all()):
+            raise ImportRefusal(f"input {name} was declared positive, and its example has elements that are not")
+        if name in functional.graph_signature.user_inputs_to_mutate.values():
+            raise ImportRefusal(f"input {name} was declared positive, and the model writes to it")
+    return dict.fromkeys(positive, Sign.POSITIVE)
 
 
 def _declare_sizes(

@@ -285,7 +285,7 @@ def shifted(candidate: RuleCandidate) -> Iterator[RuleCandidate]:
         for node in topological(value.node for value in (*candidate.left, *candidate.right)):
             op = node.op
             if isinstance(op, Input):
-                op = Input(op.key, TensorType(op.type.dtype, (*op.type.shape, *_TRAILING[:count])))
+                op = replace(op, type=TensorType(op.type.dtype, (*op.type.shape, *_TRAILING[:count])))
             elif isinstance(op, Concat | Slice):
                 op = replace(op, axis=op.axis - count)
             new[node] = make(op, [Value(new[value.node], value.output) for value in node.inputs])

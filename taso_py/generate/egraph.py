@@ -19,6 +19,7 @@ from taso_py.ir.types import Group, TensorType
 from taso_py.ops.base import plain_axis
 from taso_py.ops.movement import Slice
 from taso_py.ops.scalar import Condition
+from taso_py.ops.signs import sign_of
 from taso_py.rules.substitution import Substitution, key
 
 MOST_AXES = 6
@@ -28,11 +29,13 @@ HEADER = """
 (datatype Shape (Scalar) (Axis i64 Shape))
 (sort Tensor)
 (constructor Variable (String) Tensor)
+(function sign (Tensor) i64 :merge (max old new))
 """ + "".join(
     f"(function before{axis} (Tensor) Shape :merge old)(function axis{axis} (Tensor) i64 :merge old)"
     for axis in range(MOST_AXES + 1)
 )
-"""``before0`` is the shape, ``axis1`` the last axis, ``before1`` the axes before it, and so on."""
+"""``before0`` is the shape, ``axis1`` the last axis, ``before1`` the axes before it, and so on. ``sign`` is known of
+what is inserted; what rules add has that of what it is equal to."""
 
 SHAPES = "".join(
     f"(rule ((= (before{axis} t) (Axis n s))) ((set (axis{axis + 1} t) n) (set (before{axis + 1} t) s)) "
@@ -41,7 +44,7 @@ SHAPES = "".join(
 )
 """Rules that table the axes of each tensor whose shape is known."""
 
-TABLES = {"Axis": 2, "Variable": 1} | {
+TABLES = {"Axis": 2, "Variable": 1, "sign": 1} | {
     f"{name}{axis}": 1 for name in ("before", "axis") for axis in range(MOST_AXES + 1)
 }
 """Constructors and functions that are not operators, with their number of arguments."""
@@ -95,6 +98,8 @@ class EgglogRule:
             names[node] = f"n{len(names)}"
             if isinstance(node.op, Input):
                 self._add_type_facts(names[node], node.op.type)
+                if node.op.sign:
+                    self.facts.append(f"(>= (sign {names[node]}) {int(node.op.sign)})")
             else:
                 self.facts.append(f"(= {names[node]} {self._call(node, names, self._match)})")
         for condition in (*rule.preconditions, *_guards(rule)):
@@ -183,6 +188,8 @@ def insertion(nodes: Iterable[Node]) -> str:
         for size in node.types[0].sizes:
             shape = f"(Axis {size} {shape})"
         commands.append(f"(set (before0 {expression(node.value)}) {shape})")
+        if sign := sign_of(node.value):
+            commands.append(f"(set (sign {expression(node.value)}) {int(sign)})")
     return "\n".join(commands)
 
 

@@ -17,6 +17,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
+from taso_py.ir.sign import Sign, with_sign
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.evaluate import Domain, Floats
 
@@ -49,10 +50,10 @@ def samples(seed: int, name: str, shape: tuple[int, ...], count: int = SAMPLES) 
     return np.where(negative, -values, values).astype(np.float64)
 
 
-def samples_of(seed: int, name: str, type_: TensorType, count: int = SAMPLES) -> Floats:
-    """Return samples of a type: integers, or of truth values 1 and 0."""
+def samples_of(seed: int, name: str, type_: TensorType, count: int = SAMPLES, sign: Sign = Sign.ANY) -> Floats:
+    """Return samples of a type and a sign: integers, or of truth values 1 and 0."""
     values = samples(seed, name, type_.sizes, count)
-    return (values > 0).astype(np.float64) if type_.dtype is DType.BOOL else values
+    return (values > 0).astype(np.float64) if type_.dtype is DType.BOOL else with_sign(values, sign)
 
 
 def agree(one: Floats, other: Floats, domain: Domain) -> bool:
@@ -78,7 +79,9 @@ class Hasher:
         numbers = np.where(useless[:, None], 0.0, flat)
         if self._domain is Domain.REAL:
             digits, exponents = np.frexp(numbers)
-            numbers = np.round(digits * _DIGITS) * _EXPONENTS + exponents
+            # Rounding may reach the next power of two, whose exponent is greater by one.
+            digits, exponents = np.frexp(np.ldexp(np.round(digits * _DIGITS), exponents))
+            numbers = digits * _DIGITS * _EXPONENTS + exponents
         integers = numbers.astype(np.int64).view(np.uint64)
         keys = (integers * coefficients).sum(axis=1, dtype=np.uint64) + salt
         return np.where(useless, USELESS, keys)

@@ -425,7 +425,7 @@ class _Lifting:
                 fits = zip(reversed(type_.shape), reversed(node.op.type.sizes), strict=False)
                 if any(isinstance(axis, int) and not axis == size == 1 for axis, size in fits):
                     raise ShapeError("the rule would hold for particular sizes only")
-                new[node] = make(Input(node.op.key, type_))
+                new[node] = make(replace(node.op, type=type_))
             else:
                 op = self.ops[node].substitute(self.solver.bindings).substitute(choice)
                 new[node] = make(op, [Value(new[value.node], value.output) for value in node.inputs])

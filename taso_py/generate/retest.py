@@ -24,6 +24,7 @@ from taso_py.ops.base import plain_axis
 from taso_py.ops.evaluate import Domain
 from taso_py.ops.evaluate import evaluate as evaluate_operator
 from taso_py.ops.movement import Slice
+from taso_py.ops.signs import sign_of
 from taso_py.rules.substitution import Substitution, attribute_symbols, key, rebuild
 
 TRIALS = 3
@@ -78,7 +79,10 @@ class Instance:
 
     def agrees(self, rule: Substitution, seed: int, domain: Domain) -> bool:
         """Return whether both sides can be computed, and are the same on sample values, where they are finite."""
-        values = {node: samples_of(seed, key(node), self.types[node], count=2) for node in rule.variables}
+        values = {
+            node: samples_of(seed, key(node), self.types[node], count=2, sign=sign_of(node.value))
+            for node in rule.variables
+        }
         for node in (*rule.source.nodes, *rule.target.nodes):
             if node not in values:
                 operands = [value.node for value in node.inputs]

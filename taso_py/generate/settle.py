@@ -14,8 +14,9 @@ from taso_py.generate.retest import RetestOutcome, examine, has_generic_instance
 from taso_py.ir.graph import topological
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Input
+from taso_py.ir.sign import Sign
 from taso_py.ops.evaluate import Domain
-from taso_py.rules.substitution import Substitution
+from taso_py.rules.substitution import Substitution, canonical, with_signs
 from taso_py.rules.verdict import Outcome, Prover
 
 TRIALS = 2
@@ -87,8 +88,20 @@ class Settler:
             plain = self._first_proved(source, target, start)
             if plain is not None:
                 generality, plain = self._generalized(source, target, start, plain)
-                return [*self._with_axis_groups(source, target, generality, data)] or [plain]
+                found = [*self._with_axis_groups(source, target, generality, data)] or [plain]
+                return [*map(self._with_weaker_signs, found)]
         return []
+
+    def _with_weaker_signs(self, rule: Substitution) -> Substitution:
+        """Return a rule of which as little is demanded of each variable's sign as the prover needs."""
+        for name, demanded in rule.signs.items():
+            for sign in range(demanded):
+                weaker = with_signs(rule, {name: Sign(sign)})
+                verdict = self.prove(weaker)
+                if verdict.outcome is Outcome.PROVED and verdict.numerics is not None:
+                    rule = canonical(replace(weaker, numerics=verdict.numerics))
+                    break
+        return rule
 
     def _generalized(
         self, source: Sequence[Value], target: Sequence[Value], generality: Generality, rule: Substitution

@@ -82,7 +82,7 @@ class Terms:
 
     def _add_variable(self, name: str, variables: Variables, seed: int) -> None:
         type_ = TensorType(variables.dtype, variables.shape)
-        leaf, values = Input(name, type_), samples_of(seed, name, type_)
+        leaf, values = Input(name, type_, sign=variables.sign), samples_of(seed, name, type_, sign=variables.sign)
         if variables.number is not None:
             leaf = Constant(variables.number, DType.FLOAT)
             values = np.repeat(evaluate(leaf, [], [], self.family.domain)[None], len(values), axis=0)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from taso_py.ir.errors import ShapeError
+from taso_py.ir.sign import Sign
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator, plain_axis
 from taso_py.ops.evaluate import Domain
@@ -103,6 +104,8 @@ class Variables:
     """For a constant, its value in the samples."""
     dtype: DType = DType.FLOAT
     """The type of the elements: numbers, truth values, or integers that choose rows."""
+    sign: Sign = Sign.ANY
+    """The sign of the elements; of rules that hold of all numbers too, the more general form is returned."""
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def _renamed(first: Sequence[Value], second: Sequence[Value], number: int) -> Se
 def _copy(value: Value, sizes: dict[str, Dim], number: int) -> Value:
     op = value.node.op
     assert isinstance(op, Input)
-    return make(Input(f"{op.key}_{number}", op.type.substitute(sizes))).value
+    return make(replace(op, key=f"{op.key}_{number}", type=op.type.substitute(sizes))).value
 
 
 def _operand(parts: Sequence[Value], joined: Value) -> Value:

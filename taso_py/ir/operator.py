@@ -15,6 +15,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from functools import cached_property
 from typing import ClassVar, Self, TypeAlias
 
+from taso_py.ir.sign import Sign
 from taso_py.ir.size import Dim, Poly, at_example, substitute
 from taso_py.ir.traits import Traits
 from taso_py.ir.types import DType, TensorType
@@ -152,6 +153,8 @@ class Input(_Leaf):
     """An argument of the graph; in a rule, a variable."""
 
     name = "input"
+    sign: Sign = Sign.ANY
+    """A promise about the elements; in a rule, a condition on what the variable stands for."""
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from taso_py.ir.errors import GraphTextError, TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator, Ref
+from taso_py.ir.sign import SIGNS, Sign
 from taso_py.ir.size import Dim, Open, floordiv, open_size, symbol
 from taso_py.ir.text import MUTABLE
 from taso_py.ir.types import Axis, DType, Group, TensorType
@@ -239,17 +240,24 @@ class GraphParser:
         return name, self.attribute()
 
     def variable(self) -> Node:
-        """Read a named and typed input: ``x: f32[2,3]``."""
+        """Read a named and typed input, perhaps with a sign: ``x: positive f32[2,3]``."""
         name = self.expect("", kind="name")
         self.expect(":")
-        return make(Input(name, self.type()))
+        sign = self._sign()
+        return make(Input(name, self.type(), sign=sign))
+
+    def _sign(self) -> Sign:
+        sign = SIGNS.get(self.peek().text, Sign.ANY)
+        if sign:
+            self._next += 1
+        return sign
 
     def argument(self) -> Node:
         """Read an input of a graph, which may be one that it writes to: ``x: mutable f32[2,3]``."""
         name = self.expect("", kind="name")
         self.expect(":")
-        is_mutable = self.accept(MUTABLE)
-        return make(Input(name, self.type(), mutable=is_mutable))
+        is_mutable, sign = self.accept(MUTABLE), self._sign()
+        return make(Input(name, self.type(), is_mutable, sign))
 
     def graph(self) -> Graph:
         """Read a whole graph."""

@@ -9,7 +9,8 @@
 
 A value is a name, ``name.1`` for the second output of a node, or an operator applied to values; an impure operator
 carries its token (``opaque#3(...)``). Effects are listed before the outputs: ``effects v7, v9``. The type of an input
-that the model writes to follows the word ``mutable``.
+that the model writes to follows the word ``mutable``, that of one whose elements have a sign ``positive`` or
+``nonnegative``.
 
 Invariant: ``parse_graph(print_graph(g), operators) is equal to g``, and printing is a function of the graph alone.
 """
@@ -29,7 +30,7 @@ MUTABLE = "mutable"
 def print_graph(graph: Graph) -> str:
     """Return the graph as text, one statement per node."""
     names = value_names(graph)
-    arguments = ", ".join(f"{names[node]}: {_kind(node)}{node.types[0]}" for node in graph.inputs)
+    arguments = ", ".join(f"{names[node]}: {described(node)}" for node in graph.inputs)
     lines = [f"graph({arguments}) {{"]
     lines += [f"  {names[n]} = {_application(n, names)}" for n in graph.nodes if not isinstance(n.op, Input)]
     if graph.effects:
@@ -38,8 +39,10 @@ def print_graph(graph: Graph) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
-def _kind(node: Node) -> str:
-    return f"{MUTABLE} " if isinstance(node.op, Input) and node.op.mutable else ""
+def described(node: Node) -> str:
+    """Return what is declared of an input: its type, after a word on whether it is written to and one on its sign."""
+    words = [MUTABLE if node.op.mutable else "", node.op.sign.label] if isinstance(node.op, Input) else []
+    return " ".join([*filter(None, words), str(node.types[0])])
 
 
 def value_names(graph: Graph) -> dict[Node, str]:

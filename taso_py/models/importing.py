@@ -24,6 +24,6 @@ def import_source(source: Source, live: Collection[str] = (), shapes: Mapping[st
         shapes: the dimensions of a module's inputs to leave open, as torch.export takes them.
     """
     if isinstance(source.module, ExportedProgram):
-        return import_program(source.module, source.args, source.kwargs, live)
+        return import_program(source.module, source.args, source.kwargs, live, source.positive)
     with hooks_set_aside(source.module, source.args, source.kwargs):
-        return import_module(source.module, source.args, source.kwargs, live, shapes)
+        return import_module(source.module, source.args, source.kwargs, live, shapes, source.positive)

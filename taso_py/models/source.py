@@ -33,6 +33,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend.generators import random_state_seeded
 from taso_py.frontend.original import copy_arguments
+from taso_py.ir.sign import Sign, with_sign
 from taso_py.latency.environment import resolve_device
 from taso_py.models import zoo
 from taso_py.models.huggingface import adapt
@@ -73,6 +74,9 @@ class Source:
 
     onnx: OriginalOnnx | None = None
     """The ONNX file that the program was read from; results are compared with it and timed against it."""
+
+    positive: tuple[str, ...] = ()
+    """Names of inputs that are declared to have no elements but positive ones, in every call."""
 
     def callable(self) -> nn.Module:
         """Return a module that runs the source on inputs like its own."""
@@ -155,6 +159,7 @@ def load_source(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | str | None = None,
     seed: int = 0,
+    positive: Sequence[str] = (),
 ) -> Source:
     """Load the model that MODEL names.
 
@@ -165,14 +170,34 @@ def load_source(
         dtype: the type, or its name, to cast floating-point weights and inputs to, except for inputs whose SPEC states
             a type; by default nothing is cast.
         seed: seed of a factory's random weights and of the inputs made for a SPEC.
+        positive: names of inputs to declare positive; those made for a SPEC are made so.
 
     Raises:
         SourceError: if the source cannot be loaded or the inputs do not fit it.
         DeviceError: if the machine does not have the device.
     """
+    source = _loaded(text, inputs, resolve_device(device), dtype, seed)
+    drawn = _made_positive(source, positive) if inputs and positive else source.args
+    return replace(source, positive=tuple(positive), args=drawn)
+
+
+def _made_positive(source: Source, names: Sequence[str]) -> tuple[Any, ...]:
+    """Return the positional inputs, of those with given names the magnitudes."""
+    match source.module:
+        case ExportedProgram(graph_signature=signature):
+            own = signature.user_inputs
+        case module:
+            own = tuple(inspect.signature(module.forward).parameters)
+    named = zip(source.args, own, strict=False)
+    return tuple([with_sign(value, Sign.POSITIVE) if name in names else value for value, name in named])
+
+
+def _loaded(
+    text: str, inputs: Sequence[str], target: torch.device, dtype: torch.dtype | str | None, seed: int
+) -> Source:
+    """Return the source of :func:`load_source`, nothing declared."""
     specs = [InputSpec.parse(spec) for spec in inputs]
     dtype = parse_dtype(dtype) if isinstance(dtype, str) else dtype
-    target = resolve_device(device)
     if text.endswith(".onnx"):
         exported, examples, original = load_onnx(text, specs, target, dtype, seed)
         return Source(text, exported, examples, onnx=original)

@@ -23,6 +23,7 @@ from taso_py.ir.operator import Input, Operator
 from taso_py.ir.size import Dim, is_never_negative, substitute, symbols
 from taso_py.ir.types import DType
 from taso_py.ops.scalar import Condition
+from taso_py.ops.signs import sign_of
 from taso_py.rules.anchors import Anchors
 from taso_py.rules.embed import embeddings
 from taso_py.rules.index import GraphIndex
@@ -51,6 +52,11 @@ class Match:
     """The element type for ``FLOAT``; None where the rule does not mention it."""
     outputs: tuple[Value, ...]
     """The values that are replaced, in the order of the source's outputs."""
+
+    @property
+    def has_signs(self) -> bool:
+        """True if the values of all variables evidently have the signs that the rule demands."""
+        return all(sign_of(self.values[name]) >= sign for name, sign in self.rule.signs.items())
 
 
 class Matcher:
@@ -240,7 +246,7 @@ class _Search:
 
 
 def complete_match(pattern: Pattern, bound: Bindings) -> Match | None:
-    """Return the match of complete bindings; None if a precondition does not hold."""
+    """Return the match of complete bindings; None if a precondition does not hold, or a sign is not evident."""
     sizes = {name.removeprefix(MARK): size for name, size in bound.sizes.items()}
     integers = {name: size for name, size in sizes.items() if not isinstance(size, float)}
     if not all(_holds(condition, integers) for condition in pattern.rule.preconditions):
@@ -249,7 +255,8 @@ def complete_match(pattern: Pattern, bound: Bindings) -> Match | None:
     values = (value for value in bound.values if value is not None)
     outputs = tuple(Value(nodes[slot.number], slot.output) for slot in pattern.outputs)
     named = dict(zip(map(key, pattern.variables), values, strict=True))
-    return Match(pattern.rule, nodes, values=named, sizes=sizes, dtype=bound.dtype, outputs=outputs)
+    found = Match(pattern.rule, nodes, values=named, sizes=sizes, dtype=bound.dtype, outputs=outputs)
+    return found if found.has_signs else None
 
 
 def _node_number(node: Node, index: GraphIndex) -> int:

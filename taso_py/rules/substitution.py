@@ -17,8 +17,9 @@ from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator
+from taso_py.ir.sign import Sign
 from taso_py.ir.size import Dim, Poly, substitute, symbol, symbols
-from taso_py.ir.text import print_values
+from taso_py.ir.text import described, print_values
 from taso_py.ir.types import Group, TensorType
 from taso_py.ops.scalar import Condition
 from taso_py.rules.verdict import Numerics
@@ -69,6 +70,12 @@ class Substitution:
         return self.source.inputs
 
     @cached_property
+    def signs(self) -> Mapping[str, Sign]:
+        """The signs that are demanded of variables, by their names."""
+        declared = {node.op.key: node.op.sign for node in self.variables if isinstance(node.op, Input)}
+        return {name: sign for name, sign in declared.items() if sign}
+
+    @cached_property
     def id(self) -> str:
         """``r`` and twelve hexadecimal digits that hash the content (without the proof)."""
         return "r" + hashlib.blake2b(self.statement.encode(), digest_size=6).hexdigest()
@@ -76,7 +83,7 @@ class Substitution:
     @cached_property
     def statement(self) -> str:
         """Text of the substitution in the rule grammar, without identifier, numerics and proof."""
-        variables = ", ".join(f"{key(node)}: {node.types[0]}" for node in self.variables)
+        variables = ", ".join(f"{key(node)}: {described(node)}" for node in self.variables)
         lines = [
             variables,
             "source " + print_values(self.source.outputs),
@@ -132,10 +139,21 @@ def rebuild(
 
     def rebuilt(node: Node, inputs: tuple[Value, ...]) -> Node:
         if isinstance(node.op, Input):
-            return make(Input(rename(node.op.key), retype(node.op.type)))
+            return make(replace(node.op, key=rename(node.op.key), type=retype(node.op.type)))
         return make(change(node.op), inputs, node.token)
 
     return graph.map(rebuilt)
+
+
+def with_signs(rule: Substitution, signs: Mapping[str, Sign]) -> Substitution:
+    """Return the rule with other signs demanded of some of its variables, by name."""
+
+    def rebuilt(node: Node, inputs: tuple[Value, ...]) -> Node:
+        if isinstance(node.op, Input):
+            return make(replace(node.op, sign=signs.get(node.op.key, node.op.sign)))
+        return make(node.op, inputs, node.token)
+
+    return replace(rule, source=rule.source.map(rebuilt), target=rule.target.map(rebuilt))
 
 
 def attribute_symbols(value: AttributeValue) -> set[str]:

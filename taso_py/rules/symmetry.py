@@ -2,8 +2,8 @@
 
 Two matrix products on one operand may be merged in either order; only one of the two matches is worth following.
 
-Invariant: under a symmetry the preconditions are unchanged, the source too up to the order of its outputs, and the
-target except for the order of concatenated operands and the bounds of slices that follow it.
+Invariant: under a symmetry the preconditions and signs are unchanged, the source too up to the order of its outputs,
+and the target except for the order of concatenated operands and the bounds of slices that follow it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Input, Operator
 from taso_py.ir.size import substitute
 from taso_py.ops.movement import Concat, Slice
+from taso_py.ops.signs import sign_of
 from taso_py.rules.embed import embeddings
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.pattern import MARK, Bindings, Pattern, Size
@@ -69,6 +70,9 @@ def _symmetry(pattern: Pattern, onto: Bindings) -> Symmetry | None:
     operators = tuple(pattern.nodes.index(node) for node in nodes)
     variables = tuple(pattern.variables.index(value.node) for value in values)
     found = Symmetry(operators, variables)
+    signs = [sign_of(node.value) for node in pattern.variables]
+    if [signs[place] for place in variables] != signs:
+        return None
     return found if _keeps_preconditions(pattern, onto) and _keeps_target(pattern, found, onto) else None
 
 

@@ -115,14 +115,18 @@ class GraphChange:
         return not self._gone.isdisjoint(match.nodes)
 
     def carried(self, match: Match) -> Match | None:
-        """Return a match that survives the step in terms of the graph after it; None if its outputs were merged."""
+        """Return a match that survives the step in terms of the graph after it.
+
+        None if its outputs were merged, or a sign is not evident any more, so that no replay would find it.
+        """
         step = self._step
         nodes = tuple([step.image(node) for node in match.nodes])
         values = {name: step.value(value) for name, value in match.values.items()}
         outputs = tuple([Value(step.image(node), output) for node, output in match.outputs])
         if len(set(outputs)) < len(set(match.outputs)):
             return None
-        return Match(match.rule, nodes, values, match.sizes, match.dtype, outputs)
+        found = Match(match.rule, nodes, values, match.sizes, match.dtype, outputs)
+        return found if found.has_signs else None
 
 
 def _merged_readers(step: SearchStep, created: set[Node], index: GraphIndex) -> set[Node]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, remake
 from taso_py.ir.operator import Input, Weight
+from taso_py.ops.signs import sign_of
 from taso_py.rules.apply import instantiate
 from taso_py.rules.match import Match
 from taso_py.search.region import GraphRegion
@@ -92,7 +93,7 @@ class Composition:
             if isinstance(node.op, Input | Weight):
                 leaves[node] = self._now(inputs[there]) if there in inputs else Value(there, 0)
         # If two inputs became one, steps that distinguish them may not fit any more.
-        if candidate is not None and len(set(leaves.values())) == len(leaves):
+        if candidate is not None and len(set(leaves.values())) == len(leaves) and _has_signs(candidate, leaves):
             self._inserted.append((leaves, candidate))
             after = candidate.graph
         else:
@@ -113,6 +114,15 @@ class Composition:
             effect = next(self._impure)
             self._effects[effect] = remake(effect, list(map(self._now, effect.inputs)))
         return self._effects[node]
+
+
+def _has_signs(candidate: Candidate, leaves: Mapping[Node, Value]) -> bool:
+    """Return whether the values that a region reads have the signs that its steps may rely on.
+
+    What another region computes is equal to what it was, but its sign need not be evident any more.
+    """
+    relies = any(match.rule.signs for match, _ in candidate.steps)
+    return not relies or all(sign_of(value) >= sign_of(leaf.value) for leaf, value in leaves.items())
 
 
 def _applied(graph: Graph, match: Match) -> Graph | None:

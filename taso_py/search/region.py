@@ -18,6 +18,7 @@ from typing import TypeAlias
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running, make, remake
 from taso_py.ir.operator import Constant, Input, Weight
+from taso_py.ops.signs import sign_of
 
 LEAST, USUAL, MOST = 8, 20, 240
 """The number of running nodes of a region: the least, the usual (not exceeded without need), and the most."""
@@ -185,7 +186,7 @@ def _region(graph: Graph, nodes: Sequence[Node], inside: Set[Node]) -> GraphRegi
     for node in nodes:
         for value in node.inputs:
             if value not in new and not value.node.is_static:
-                inputs[value] = make(Input(f"r{len(inputs)}", value.type))
+                inputs[value] = make(Input(f"r{len(inputs)}", value.type, sign=sign_of(value)))
                 new[value] = inputs[value].value
         image = remake(node, [new.get(value, value) for value in node.inputs])
         new.update({Value(node, output): Value(image, output) for output in range(len(node.types))})
@@ -282,6 +283,6 @@ def _weights(*graphs: Graph) -> Mapping[Node, Set[Node]]:
 
 def _form(node: Node, forms: Mapping[Node, int]) -> object:
     if isinstance(node.op, Input | Weight):
-        return type(node.op), node.types, node.is_static
+        return type(node.op), node.types, node.is_static, sign_of(node.value)
     operands = [(forms[operand], output) for operand, output in node.inputs]
     return node.op.text, node.types, tuple(sorted(operands) if node.op.commutative else operands)

@@ -48,6 +48,8 @@ class Case:
     args: tuple[Tensor, ...]
     left: str
     parts: dict[str, nn.Module | Tensor] = field(default_factory=dict[str, "nn.Module | Tensor"])
+    positive: tuple[str, ...] = ()
+    """Inputs that are declared positive."""
 
 
 @cache
@@ -448,7 +450,7 @@ def _name(node: Node) -> str:
 def check(case: Case) -> None:
     """Assert which operators run after a search with the shipped rules, and that they compute what the model does."""
     model = Model(case.function, case.parts)
-    program = fold(import_module(model, case.args))
+    program = fold(import_module(model, case.args, positive=case.positive))
     found = search(program.graph, matcher(), ModelledCost(0)).best.graph
     names = " ".join(sorted(_name(node) for node in found.nodes if not node.is_static and node.inputs))
     assert names == case.left

@@ -35,6 +35,7 @@ QUICK = {
     ("compounds",),
     ("gates",),
     ("identities",),
+    ("signs",),
     ("extents",),
 }
 """What takes seconds to generate; the rest takes minutes."""

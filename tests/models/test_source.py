@@ -23,6 +23,11 @@ FACTORIES = """
         def forward(self, x, *, scale):
             return x * scale
 
+    class Both(nn.Module):
+        def forward(self, x, y):
+            return x * y
+
+    def both(): return Both()
     def bare(): return nn.Linear(3, 2)
     def positional(): return nn.Linear(3, 2), (torch.ones(5, 3),)
     def keywords(): return Scaled(), {"x": torch.ones(2), "scale": torch.tensor(3)}
@@ -91,6 +96,25 @@ def test_factory_with_its_own_inputs(models: str) -> None:
 
 def test_specs_take_the_place_of_the_factorys_inputs(models: str) -> None:
     assert load_source(f"{models}:positional", ["1x3"]).args[0].shape == (1, 3)
+
+
+@pytest.mark.parametrize("positive", [(), ("y",), ("x", "y")])
+def test_inputs_that_are_declared_positive_are_drawn_so(models: str, positive: tuple[str, ...]) -> None:
+    source = load_source(f"{models}:both", ["100", "100"], positive=positive)
+    assert source.positive == positive
+    assert [bool((x > 0).all()) for x in source.args] == [name in positive for name in ("x", "y")]
+
+
+@pytest.mark.parametrize("positive", [(), ("x",)])
+def test_inputs_of_a_program_that_are_declared_positive_are_drawn_so(program: str, positive: tuple[str, ...]) -> None:
+    source = load_source(program, ["50x3", "50:int64"], positive=positive)
+    assert bool((source.args[0] > 0).all()) == bool(positive)
+
+
+def test_inputs_of_a_factory_that_are_declared_positive_stay_as_they_are(models: str) -> None:
+    source = load_source(f"{models}:positional", positive=("input",))
+    assert source.positive == ("input",)
+    assert torch.equal(source.args[0], torch.ones(5, 3))
 
 
 def test_keyword_inputs_are_kept_and_only_floats_are_cast(models: str) -> None:

@@ -13,6 +13,7 @@ from taso_py.ir.size import Open, open_size
 from taso_py.ir.types import DType, TensorType
 from taso_py.models import zoo
 from taso_py.ops.elementwise import Relu, Sub
+from taso_py.ops.signs import sign_of
 from taso_py.ops.table import parse_graph
 from taso_py.rules.database import read_database
 from taso_py.rules.embed import embeddings
@@ -379,3 +380,45 @@ def test_a_name_stands_for_zero_of_one_sign_wherever_it_is(
     graph = f"graph(x: f32[2,3]) {{ return sub(constant{{value=Z, dtype=f32}}, {operator}) }}".replace("D", "2")
     found = [[matches(rule, graph.replace("C", one).replace("Z", zero)) for zero in ("0.0", "-0.0")] for one in written]
     assert [[len(some) for some in row] for row in found] == zeros
+
+
+ROOT = "rule a: positive float[..B] source div(a, sqrt(a)) target sqrt(a)"
+NOTHING = "rule a: nonnegative float[..B] source relu(a) target a"
+
+
+@pytest.mark.parametrize(
+    ("rule", "operand", "count"),
+    [
+        (ROOT, "x", 0),
+        (ROOT, "relu(x)", 0),
+        (ROOT, "exp(x)", 1),
+        (ROOT, "p", 1),
+        (ROOT, "n", 0),
+        (ROOT, "add(mul(x, x), p)", 1),
+        (NOTHING, "x", 0),
+        (NOTHING, "mul(x, x)", 1),
+        (NOTHING, "p", 1),
+        (NOTHING, "n", 1),
+        (NOTHING, "sub(n, p)", 0),
+    ],
+)
+def test_a_variable_with_a_sign_stands_for_what_evidently_has_it(rule: str, operand: str, count: int) -> None:
+    result = "div({0}, sqrt({0}))" if rule is ROOT else "relu({0})"
+    inputs = "x: f32[4], p: positive f32[4], n: nonnegative f32[4]"
+    assert len(matches(rule, f"graph({inputs}) {{ return {result.format(operand)} }}")) == count
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_where_to_begin_does_not_depend_on_signs_met_before(order: tuple[int, int]) -> None:
+    """A rule is not tried in vain again where operators and types are the same; signs are no part of that."""
+    matcher = Matcher(read_rules(ROOT))
+    graphs = [parse_graph(f"graph(x: {sign} f32[4]) {{ return div(x, sqrt(x)) }}") for sign in ("", "positive")]
+    assert [len(matcher.matches(graphs[place])) for place in order] == [*order]
+
+
+@pytest.mark.parametrize("signs", [("", "positive"), ("positive", "")])
+def test_signs_that_tell_variables_apart_leave_no_symmetry(signs: tuple[str, str]) -> None:
+    a, b = signs
+    rule = f"rule a: {a} float[N], b: {b} float[N] source log(mul(a, b)) target add(log(a), log(b))"
+    (match,) = matches(rule, "graph(x: f32[4], p: positive f32[4]) { return log(mul(x, p)) }")
+    assert {name: sign_of(value).label for name, value in match.values.items()} == {"a": a, "b": b}

@@ -3,7 +3,8 @@
 import pytest
 
 from taso_py.ir.errors import GraphTextError
-from taso_py.rules.substitution import canonical
+from taso_py.ir.sign import Sign
+from taso_py.rules.substitution import canonical, with_signs
 from taso_py.rules.text import read_rules, write_rules
 
 MERGE = """rule x: float[..G,M,K], a: float[N,K], b: float[P,K]
@@ -60,3 +61,19 @@ def test_the_reverse_of_a_rule_that_forgets_a_variable_does_not_exist() -> None:
     rule = read_rules("rule x: float[N], y: float[N] source sub(add(x, y), y) target x")[0]
     with pytest.raises(Exception, match="must compute something"):
         _ = rule.reversed
+
+
+def test_the_sign_of_a_variable_is_part_of_a_rule() -> None:
+    texts = [f"rule a: {sign} float[..A] source exp(log(a)) target a" for sign in ("", "nonnegative", "positive")]
+    rules = [read_rules(text)[0] for text in texts]
+    assert [sign.label for rule in rules for sign in rule.signs.values()] == ["nonnegative", "positive"]
+    assert len({rule.id for rule in rules}) == 3
+    assert read_rules(write_rules(rules)) == rules
+    assert canonical(rules[2]) == rules[2]
+    assert rules[2].substitute({"N": 3}).signs == rules[2].signs
+    assert with_signs(rules[2], {"a": Sign.ANY}) == rules[0]
+
+
+def test_a_positive_variable_may_be_called_positive() -> None:
+    (rule,) = read_rules("rule positive: positive float[N] source relu(positive) target positive")
+    assert read_rules(write_rules([rule])) == [rule]

@@ -9,6 +9,7 @@ import pytest
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value, make
 from taso_py.ir.operator import Input
+from taso_py.ops.signs import sign_of
 from taso_py.ops.table import parse_graph
 from taso_py.rules.match import Matcher
 from taso_py.rules.text import read_rules
@@ -29,7 +30,9 @@ IDEMPOTENT = "rule a: float[..B] source relu(relu(a)) target relu(a)"
 
 def region(values: tuple[Value, ...], outputs: tuple[Value, ...]) -> GraphRegion:
     """The region of a graph that computes outputs from values."""
-    leaves = {value: make(Input(f"r{number}", value.type)).value for number, value in enumerate(values)}
+    leaves = {
+        value: make(Input(f"r{number}", value.type, sign=sign_of(value))).value for number, value in enumerate(values)
+    }
     whole = Graph((), outputs)
     inside = whole.map(lambda node, inputs: make(node.op, inputs) if inputs else node, leaves)
     return GraphRegion(Graph(tuple(leaf.node for leaf in leaves.values()), inside.outputs), values, outputs)
@@ -68,6 +71,24 @@ def test_a_region_stays_as_it_is_where_two_of_its_inputs_became_one() -> None:
     found = composed(graph, place(0, first, IDEMPOTENT), place(1, second, SHORTER))
     assert found.graph == parse_graph("graph(x: f32[4]) { p = relu(x) return add(p, tanh(exp(mul(p, p)))) }")
     assert len(found.applied) == 1
+    assert replay(graph, found.trace) == found.graph
+
+
+@pytest.mark.parametrize(
+    ("first", "applied"),
+    [
+        ("rule a: float[..B] source exp(relu(a)) target exp(abs(a))", 2),
+        ("rule a: float[..B] source exp(relu(a)) target sub(tanh(a), a)", 1),
+    ],
+)
+def test_a_region_stays_as_it_is_where_a_sign_is_not_evident_any_more(first: str, applied: int) -> None:
+    graph = parse_graph("graph(x: f32[4]) { p = exp(relu(x)) return relu(tanh(p)) }")
+    (x,), (q,) = (graph.inputs[0].value,), graph.outputs
+    p = q.node.inputs[0].node.inputs[0]
+    before, after = region((x,), (p,)), region((p,), (q,))
+    nothing = "rule a: positive float[..B] source relu(tanh(a)) target tanh(a)"
+    found = composed(graph, place(0, before, first), place(1, after, nothing))
+    assert len(found.applied) == applied
     assert replay(graph, found.trace) == found.graph
 
 

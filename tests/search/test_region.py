@@ -4,6 +4,7 @@ import pytest
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.text import print_graph
+from taso_py.ops.signs import sign_of
 from taso_py.ops.table import parse_graph
 from taso_py.search.region import LEAST, GraphRegion, correspondence, cut, output_forms
 from tests.search.examples import products, recurrent
@@ -100,3 +101,18 @@ def test_regions_that_differ_in_inputs_and_weights_only_correspond(other: str, s
     assert is_alike == (same or "y, a" in other)
     if found is not None:
         assert all(type(node.op) is type(there.op) and node.types == there.types for node, there in found.items())
+
+
+def test_inputs_of_regions_have_the_signs_of_what_they_stand_for() -> None:
+    graph = blocks(5)
+    for region in cut(graph):
+        signs = [sign_of(value) for value in region.inputs]
+        assert [sign_of(leaf.value) for leaf in region.graph.inputs] == signs
+
+
+def test_regions_that_read_values_of_other_signs_do_not_correspond() -> None:
+    graphs = [parse_graph(f"graph(x: {sign} f32[4]) {{ return relu(x) }}") for sign in ("nonnegative", "positive")]
+    assert correspondence(graphs[0], graphs[0]) is not None
+    assert correspondence(graphs[0], graphs[1]) is None
+    numbers: dict[object, int] = {}
+    assert output_forms(graphs[0], numbers) != output_forms(graphs[1], numbers)

@@ -40,9 +40,11 @@ from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Constant, Input, Operator
+from taso_py.ir.sign import with_sign
 from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.base import TensorOperator
+from taso_py.ops.signs import sign_of
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.verdict import Numerics
@@ -148,7 +150,9 @@ def _tried(rule: Substitution, sample: Sample, dtype: str, random: Random) -> Br
     for node in rule.variables:
         shape = sample.shape(node.types[0])
         if node.types[0].dtype.is_floating:
-            values[key(node)] = draw(shape, torch.finfo(TYPES[dtype]), generator).to(TYPES[dtype])
+            limits = torch.finfo(TYPES[dtype])
+            drawn = with_sign(draw(shape, limits, generator), sign_of(node.value), limits.tiny)
+            values[key(node)] = drawn.to(TYPES[dtype])
         elif node.types[0].dtype is DType.BOOL:
             values[key(node)] = torch.rand(shape, generator=generator) < 0.5
         elif key(node) in ranges:

@@ -12,10 +12,10 @@ computed from rows that integers choose, ``images`` what is computed of enlarged
 ``rotary`` and ``angles`` rotary position embeddings, ``absorbed`` norms, unequal padding and orders of channels that
 layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a product and norms of vectors taken apart,
 ``gates`` factors that are collected, ``convolutions`` transposed convolutions and those of volumes,
-``identities`` quotients, signs and bounds, ``extents`` what is computed of values that are repeated, padded, joined or
-reduced. ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is
-``core`` with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest
-with fewest operators.
+``identities`` quotients, signs and bounds, ``signs`` laws of positive numbers, ``extents`` what is computed of values
+that are repeated, padded, joined or reduced. ``transformer`` moves the operators of attention blocks through reshapes,
+transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the operators
+beside them, ``matrix`` goes deepest with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -54,6 +54,7 @@ from taso_py.generate.sets.rotary import ANGLES, ROTARY
 from taso_py.generate.sets.rows import ROWS
 from taso_py.generate.sets.scalars import SCALARS
 from taso_py.generate.sets.sigmoids import SIGMOIDS
+from taso_py.generate.sets.signs import SIGNS
 from taso_py.generate.sets.transformer import TRANSFORMER
 from taso_py.generate.sets.views import VIEWS
 from taso_py.generate.vocabulary import Family, Folding, Written
@@ -85,6 +86,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "gates": GATES,
     "convolutions": CONVOLUTIONS,
     "identities": IDENTITIES,
+    "signs": SIGNS,
     "extents": EXTENTS,
     "rows": ROWS,
     "views": VIEWS,
@@ -114,6 +116,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("gates",),
     ("convolutions",),
     ("identities",),
+    ("signs",),
     ("extents",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.

@@ -381,11 +381,8 @@ def _group_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
 
 
 def _instance_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
-    return torch.instance_norm(x[0], *[*x[1:], None, None][:2], None, None, True, 0.0, at(op.eps), False)
-
-
-def _layer_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
-    return functional.layer_norm(x[0], x[0].shape[-op.axes :], *x[1:], eps=at(op.eps))
+    weight, bias = [*x[1:], None, None][:2]
+    return torch.instance_norm(x[0], weight, bias, None, None, True, 0.0, at(op.eps), False)
 
 
 def _rms_norm(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
@@ -464,7 +461,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "batch_norm": _batch_norm,
     "group_norm": _group_norm,
     "instance_norm": _instance_norm,
-    "layer_norm": _layer_norm,
+    "layer_norm": lambda op, x, at: functional.layer_norm(x[0], x[0].shape[-op.axes :], *x[1:], eps=at(op.eps)),
     "rms_norm": _rms_norm,
     "softmax": lambda op, x, _at: torch.softmax(x[0], op.axis),
     "attention": _attention,

@@ -77,7 +77,8 @@ def second_opinion(rule: Substitution, axioms: Sequence[Substitution], steps: in
     own = {canonical(rule).statement, *(canonical(other).statement for other in _reverse_direction(rule))}
     rule = without_equalities(rule)
     names = _operators(rule)
-    usable = [axiom for axiom in axioms if _operators(axiom) <= names and canonical(axiom).statement not in own]
+    others = (axiom for axiom in axioms if not axiom.signs)  # which the terms do not show
+    usable = [axiom for axiom in others if _operators(axiom) <= names and canonical(axiom).statement not in own]
     solver = z3.SimpleSolver(ctx=_CONTEXT)
     solver.set("auto_config", False)
     solver.set("mbqi", False)

@@ -23,11 +23,12 @@ from taso_py.executors import HERE, Pool, add_options, open_pool
 from taso_py.ir.errors import TasoError
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import AttributeValue, Input, Operator
+from taso_py.ir.sign import Sign
 from taso_py.ir.size import Poly
 from taso_py.ops.pooling import AvgPool2d, MaxPool2d
 from taso_py.ops.table import DEFINED
 from taso_py.rules.database import read_database
-from taso_py.rules.substitution import Substitution
+from taso_py.rules.substitution import Substitution, with_signs
 from taso_py.rules.text import write_rule
 from taso_py.rules.verdict import Outcome
 from verify.limits import Refused
@@ -112,9 +113,11 @@ def mutants(rules: Sequence[Substitution], random: Random, count: int) -> Iterat
 
 
 def _mutant(rule: Substitution, random: Random) -> Substitution | None:
-    """Return a rule with one node of the target changed, or with the preconditions dropped."""
+    """Return a rule with one node of the target changed, or with preconditions or signs dropped."""
     if rule.preconditions and random.random() < 0.3:
         return replace(rule, preconditions=())
+    if rule.signs and random.random() < 0.3:
+        return with_signs(rule, dict.fromkeys(rule.signs, Sign.ANY))
     inner = [node for node in rule.target.nodes if not isinstance(node.op, Input)]
     if not inner:
         return None

@@ -36,6 +36,8 @@ EVIDENT = {
         lambda m, x, y: F.leaky_relu(torch.cat([F.sigmoid(x), F.relu(y)], 1)), PAIR, "concat relu sigmoid"
     ),
     "the greater of a square and nothing": Case(lambda m, x: torch.clamp(x * x, min=0), (ROWS,), "mul"),
+    "a logarithm of one more": Case(lambda m, x: torch.log(1 + x), MAGNITUDES[:1], "log1p"),
+    "a quotient by a reciprocal root": Case(lambda m, x, y: x / torch.rsqrt(y), MAGNITUDES, "mul sqrt"),
     "a root of a square of probabilities": Case(
         lambda m, x: torch.sqrt(x.softmax(-1) * x.softmax(-1)), (ROWS,), "softmax"
     ),
@@ -52,6 +54,7 @@ NEAR_MISSES = {
     "a value over its root": Case(lambda m, x: (x - 1) / (x - 1).sqrt(), (ROWS.abs() + 2,), "mul rsqrt sub"),
     "averages of what is not rectified": Case(lambda m, x: F.relu(F.avg_pool2d(x, 2)), (IMAGE,), "avg_pool2d relu"),
     "a difference of rectified values": Case(lambda m, x, y: F.relu(F.relu(x) - F.relu(y)), PAIR, "relu relu relu sub"),
+    "a logarithm of two more": Case(lambda m, x: torch.log(2 + x), MAGNITUDES[:1], "add log"),
     "a root of a square": Case(lambda m, x: torch.sqrt(x * x), (ROWS,), "abs"),
     "logarithms that are added": Case(
         lambda m, x, y: torch.log(x.softmax(-1)) + torch.log(y.softmax(-1)), PAIR, "add log log softmax softmax"

@@ -21,6 +21,7 @@ from taso_py.ops.elementwise import (
     Exp,
     LeakyRelu,
     Log,
+    Log1p,
     Maximum,
     Mul,
     Relu,
@@ -33,6 +34,7 @@ from taso_py.ops.evaluate import Domain
 _OTHER = "y"
 """Role of a second variable."""
 _X, _Y = (Variables(role, (4,), role, 1, sign=Sign.POSITIVE) for role in (DATA, _OTHER))
+_Z = Variables("z", (4,), "z", 1)
 _NONNEGATIVE = Variables(DATA, (4,), DATA, 1, sign=Sign.NONNEGATIVE)
 _ZERO, _ONE = number("o", 0.0), number("u", 1.0)
 _FACTORS = [number(role, value) for role, value in {"i": -1.0, "t": 2.0, "h": 0.5, "k": -0.5}.items()]
@@ -71,14 +73,40 @@ def _roots_and_quotients() -> Iterator[Family]:
     )
     yield _shrinking(
         "factors that cancel",
-        (_X, Variables("z", (4,), "z", 1)),
+        (_X, _Z),
         (
-            *yields("p", ["z" + DATA], Mul()),
-            *yields("q", ["z" + DATA], Div()),
+            *yields("p", [_Z.role + DATA], Mul()),
+            *yields("q", [_Z.role + DATA], Div()),
             *yields(_RESULT, ["p" + DATA], Div()),
             *yields(_RESULT, ["q" + DATA], Mul()),
         ),
         2,
+    )
+
+
+def _of_any_sign() -> Iterator[Family]:
+    """Yield the families of what holds wherever it is defined, which only positive samples show."""
+    yield _shrinking(
+        "a logarithm of one and a value",
+        (_X, _ONE),
+        (
+            *yields("p", [DATA + _ONE.role], Add()),
+            *yields(_RESULT, ["p"], Log()),
+            *yields(_RESULT, [DATA], Log1p()),
+        ),
+        2,
+    )
+    yield family(
+        "quotients by reciprocal roots",
+        (_X, _Z),
+        (
+            *yields(_ROOT, [DATA], Rsqrt()),
+            *yields(_RESULT, [_Z.role + _ROOT], Div()),
+            *yields("f", [DATA], Sqrt()),
+            *yields(FUSED, [_Z.role + "f"], Mul()),
+        ),
+        2,
+        domain=Domain.REAL,
     )
 
 
@@ -114,4 +142,4 @@ def _logarithms() -> Iterator[Family]:
     )
 
 
-SIGNS = (*_roots_and_quotients(), *_logarithms())
+SIGNS = (*_roots_and_quotients(), *_of_any_sign(), *_logarithms())

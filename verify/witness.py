@@ -469,6 +469,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "attention": _attention,
     "concat": lambda op, x, _at: torch.cat(list(x), op.axis),
     "slice": _slice,
+    "flip": lambda op, x, _at: torch.flip(x[0], op.axes),
     "permute": _permute,
     "reshape": lambda op, x, at: torch.reshape(x[0], at(op.shape)),
     "diagonal": lambda _op, x, _at: torch.diagonal(x[0], dim1=-2, dim2=-1),

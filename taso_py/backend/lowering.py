@@ -39,6 +39,7 @@ from taso_py.ops.movement import (
     DiagonalMatrix,
     Enlarge,
     Expand,
+    Flip,
     Pad,
     Permute,
     Reshape,
@@ -209,6 +210,10 @@ def _concat(call: Caller, op: Concat, node: Node, operands: Sequence[Any]) -> An
 
 def _slice(call: Caller, op: Slice, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.slice.Tensor, operands[0], op.axis, op.start, op.stop, op.step)
+
+
+def _flip(call: Caller, op: Flip, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.flip.default, operands[0], list(op.axes))
 
 
 def _diagonal(call: Caller, op: Diagonal, node: Node, operands: Sequence[Any]) -> Any:
@@ -416,6 +421,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     VectorNorm: _vector_norm,
     Concat: _concat,
     Slice: _slice,
+    Flip: _flip,
     Permute: _permute,
     Reshape: _reshape,
     Diagonal: _diagonal,

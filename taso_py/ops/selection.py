@@ -17,10 +17,10 @@ from taso_py.ir.traits import Rounding
 from taso_py.ir.types import Group, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, plain_axis, require
-from taso_py.ops.movement import Concat, Contiguous, Expand, Permute, Reshape
+from taso_py.ops.movement import Concat, Contiguous, Expand, Flip, Permute, Reshape
 from taso_py.ops.scalar import Index, Operand, Scalar, looked_up
 
-_KEEPS_ALL = (Concat, Contiguous, Expand, Permute, Reshape)
+_KEEPS_ALL = (Concat, Contiguous, Expand, Flip, Permute, Reshape)
 """Movements whose results have all elements of their operands, and no others."""
 
 

@@ -102,6 +102,7 @@ CASES = [
     "graph(x: f64[2,3,4]) { return sum(x){axes=[-2]}, mean(x){axes=[-3,-1], keepdim=true}, max(x){axes=[-3,-2,-1]} }",
     "graph(x: f64[2,3], y: f64[2,1]) { return concat(x, y){axis=-1}, slice(x){axis=-1, start=1, stop=3},"
     " slice(x){axis=-1, start=0, stop=3, step=2} }",
+    "graph(x: f64[2,3,4]) { return flip(x){axes=[-1]}, flip(x){axes=[-3,-2]} }",
     "graph(x: f64[2,3,4]) { return permute(x){order=[-1,-2]}, permute(x){order=[-1,-3,-2]}, reshape(x){shape=[6,4]} }",
     "graph(x: f64[2,1,3,1]) { return reshape(x){shape=[2,3]}, reshape(x){shape=[2,1,3]}, reshape(x){shape=[2,1,1,3,1]},"
     " expand(x){shape=[4,2,5,3,2]}, contiguous(x) }",

@@ -174,6 +174,7 @@ AS_IT_IS = {
     "embedding": (ROWS, torch.arange(2)),
     "index": (ROWS, [torch.arange(2)]),
     "index_select": (ROWS, 0, torch.arange(2)),
+    "flip": (ROWS, []),
     "max_pool2d": (IMAGE, [1, 1]),
     "avg_pool2d": (IMAGE, [1, 1]),
     "adaptive_avg_pool2d": (IMAGE, [4, 4]),

@@ -131,7 +131,7 @@ def test_imports_of_random_models_that_lose_or_reorder_a_write_are_found(
     found: list[bool] = []
 
     @seed(0)
-    @settings(SETTINGS, phases=(Phase.generate,), max_examples=40)
+    @settings(SETTINGS, phases=(Phase.generate,), max_examples=60)
     @given(models(kind))
     def attempt(case: Case) -> None:
         mutant = _without_a_write(case, random.Random(case.text), is_moved=is_moved)

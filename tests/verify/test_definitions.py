@@ -22,6 +22,7 @@ from taso_py.ops.movement import (
     DiagonalMatrix,
     Enlarge,
     Expand,
+    Flip,
     Pad,
     Permute,
     Reshape,
@@ -259,11 +260,19 @@ def enlarge(random: Random) -> Case:
     return Enlarge((x[2] + 2 * random.randint(0, 2), x[3] + 2 * random.randint(0, 2))), [x]
 
 
+def axes_of(random: Random, rank: int) -> tuple[int, ...]:
+    return tuple(sorted(random.sample(range(-rank, 0), random.randint(1, rank))))
+
+
+def flip(random: Random) -> Case:
+    x = shape(random, 1)
+    return Flip(axes_of(random, len(x))), [x]
+
+
 def reduction(kind: type[Sum] | type[Mean] | type[Max]) -> Make:
     def case(random: Random) -> Case:
         x = shape(random, 1)
-        axes = tuple(sorted(random.sample(range(-len(x), 0), random.randint(1, len(x)))))
-        return kind(axes, random.random() < 0.5), [x]
+        return kind(axes_of(random, len(x)), random.random() < 0.5), [x]
 
     return case
 
@@ -315,6 +324,7 @@ CASES: dict[str, Make] = {
     "expand": expand,
     "upsample_nearest2d": upsample,
     "upsample_bilinear2d": bilinear,
+    "flip": flip,
     "diagonal": diagonal,
     "diagonal_matrix": diagonal_matrix,
     "pad": pad,

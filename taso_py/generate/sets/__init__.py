@@ -13,9 +13,9 @@ computed from rows that integers choose, ``images`` what is computed of enlarged
 layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a product and norms of vectors taken apart,
 ``gates`` factors that are collected, ``convolutions`` transposed convolutions and those of volumes,
 ``identities`` quotients, signs and bounds, ``extents`` what is computed of values that are repeated, padded, joined or
-reduced. ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is
-``core`` with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest
-with fewest operators.
+reduced, ``orders`` of elements in reverse order. ``transformer`` moves the operators of attention blocks through
+reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the
+operators beside them, ``matrix`` goes deepest with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -50,6 +50,7 @@ from taso_py.generate.sets.layout import LAYOUT
 from taso_py.generate.sets.lookups import LOOKUPS
 from taso_py.generate.sets.matrix import MATRIX
 from taso_py.generate.sets.merge import MERGE
+from taso_py.generate.sets.orders import ORDERS
 from taso_py.generate.sets.rotary import ANGLES, ROTARY
 from taso_py.generate.sets.rows import ROWS
 from taso_py.generate.sets.scalars import SCALARS
@@ -86,6 +87,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "convolutions": CONVOLUTIONS,
     "identities": IDENTITIES,
     "extents": EXTENTS,
+    "orders": ORDERS,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -115,6 +117,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("convolutions",),
     ("identities",),
     ("extents",),
+    ("orders",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

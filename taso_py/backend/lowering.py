@@ -50,7 +50,7 @@ from taso_py.ops.nested import CONTROL_FLOW, Nested
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
+from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 
@@ -202,6 +202,10 @@ def _reduction(overload: Any) -> Lowering:
 
 def _vector_norm(call: Caller, op: VectorNorm, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.linalg_vector_norm.default, operands[0], op.order, list(op.axes), op.keepdim)
+
+
+def _cumsum(call: Caller, op: Cumsum, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.cumsum.default, operands[0], op.axis)
 
 
 def _concat(call: Caller, op: Concat, node: Node, operands: Sequence[Any]) -> Any:
@@ -419,6 +423,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Mean: _reduction(aten.mean.dim),
     Max: _reduction(aten.amax.default),
     VectorNorm: _vector_norm,
+    Cumsum: _cumsum,
     Concat: _concat,
     Slice: _slice,
     Flip: _flip,

@@ -73,7 +73,7 @@ from taso_py.ops.movement import (
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
+from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 
@@ -89,7 +89,7 @@ DEFINED: dict[str, type[TensorOperator]] = {
         *(BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax, Attention),
         *(Concat, Slice, Flip, Diagonal, DiagonalMatrix, Permute, Reshape, Expand, UpsampleNearest2d),
         *(Pad, Enlarge, Contiguous, UpsampleBilinear2d),
-        *(Sum, Mean, Max, VectorNorm),
+        *(Sum, Mean, Max, VectorNorm, Cumsum),
         Take,
     )
 }

@@ -100,6 +100,7 @@ CASES = [
     " return attention(q, k, v), attention(q, k, v, m){scale=0.3} }",
     "graph(q: f64[2,3,4]) { return attention(q, q, q){causal=true} }",
     "graph(x: f64[2,3,4]) { return sum(x){axes=[-2]}, mean(x){axes=[-3,-1], keepdim=true}, max(x){axes=[-3,-2,-1]} }",
+    "graph(x: f64[2,3,4]) { return cumsum(x){axis=-1}, cumsum(x){axis=-3} }",
     "graph(x: f64[2,3], y: f64[2,1]) { return concat(x, y){axis=-1}, slice(x){axis=-1, start=1, stop=3},"
     " slice(x){axis=-1, start=0, stop=3, step=2} }",
     "graph(x: f64[2,3,4]) { return flip(x){axes=[-1]}, flip(x){axes=[-3,-2]} }",

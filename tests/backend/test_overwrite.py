@@ -175,6 +175,7 @@ AS_IT_IS = {
     "index": (ROWS, [torch.arange(2)]),
     "index_select": (ROWS, 0, torch.arange(2)),
     "flip": (ROWS, []),
+    "cumsum": (ROWS[:, :1], 1),
     "max_pool2d": (IMAGE, [1, 1]),
     "avg_pool2d": (IMAGE, [1, 1]),
     "adaptive_avg_pool2d": (IMAGE, [4, 4]),

@@ -61,6 +61,7 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda s, x, i: (x.flip(1), x.flip((0, -1)), x.mT.flip(-1), x[..., :2].flip(0), x.fliplr(), i.flipud()),
         (randn(2, 3, 4), torch.arange(6).view(2, 3)),
     ),
+    "running sums": (lambda s, x: (x.cumsum(1), x.mT.cumsum(0), torch.cumsum(x, -1, dtype=x.dtype)), (randn(2, 3, 4),)),
     "diagonals": (
         lambda s, x: (
             torch.diagonal(x, dim1=-2, dim2=-1),

@@ -37,6 +37,7 @@ QUICK = {
     ("identities",),
     ("extents",),
     ("orders",),
+    ("cumulative",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -76,7 +76,7 @@ from taso_py.ops.movement import (
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
+from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 from taso_py.ops.table import DEFINED, parse_graph
@@ -266,6 +266,7 @@ CASES = [
     Case(Sum((-3, -1)), [(2, 3, 4)], lambda x: x.sum((-3, -1))),
     Case(Mean((-2,), keepdim=True), [(2, 3, 4)], lambda x: x.mean(-2, keepdim=True)),
     Case(Max((-2, -1)), [(2, 3, 4)], lambda x: x.amax((-2, -1))),
+    Case(Cumsum(-2), [(2, 3, 4)], lambda x: x.cumsum(-2)),
     Case(VectorNorm((-3, -1), keepdim=True), [(2, 3, 4)], lambda x: torch.linalg.vector_norm(x, 2, (-3, -1), True)),
     Case(VectorNorm((-2,), order=1), [(2, 3, 4)], lambda x: torch.linalg.vector_norm(x, 1, -2)),
 ]

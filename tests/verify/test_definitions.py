@@ -31,7 +31,7 @@ from taso_py.ops.movement import (
 )
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
+from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
 from taso_py.ops.selection import Take
 from taso_py.ops.table import DEFINED
@@ -282,6 +282,11 @@ def take(random: Random) -> Case:
     return Take(axis_of(random, len(x)), random.randint(0, 1)), [x, shape(random)[:2]]
 
 
+def cumsum(random: Random) -> Case:
+    x = shape(random, 1)
+    return Cumsum(axis_of(random, len(x))), [x]
+
+
 def softmax(random: Random) -> Case:
     x = shape(random, 1)
     return Softmax(axis_of(random, len(x))), [x]
@@ -332,6 +337,7 @@ CASES: dict[str, Make] = {
     "take": take,
     **{kind.name: reduction(kind) for kind in (Sum, Mean, Max)},
     "vector_norm": vector_norm,
+    "cumsum": cumsum,
 }
 
 

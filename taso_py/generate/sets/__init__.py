@@ -13,9 +13,9 @@ computed from rows that integers choose, ``images`` what is computed of enlarged
 layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a product and norms of vectors taken apart,
 ``gates`` factors that are collected, ``convolutions`` transposed convolutions and those of volumes,
 ``identities`` quotients, signs and bounds, ``extents`` what is computed of values that are repeated, padded, joined or
-reduced, ``orders`` of elements in reverse order. ``transformer`` moves the operators of attention blocks through
-reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the
-operators beside them, ``matrix`` goes deepest with fewest operators.
+reduced, ``orders`` of elements in reverse order, ``cumulative`` of running sums. ``transformer`` moves the operators of
+attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped
+convolutions and the operators beside them, ``matrix`` goes deepest with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -34,6 +34,7 @@ from taso_py.generate.sets.compounds import COMPOUNDS
 from taso_py.generate.sets.conv import CONV
 from taso_py.generate.sets.convolutions import CONVOLUTIONS
 from taso_py.generate.sets.core import CORE
+from taso_py.generate.sets.cumulative import CUMULATIVE
 from taso_py.generate.sets.deep import DEEP
 from taso_py.generate.sets.extents import EXTENTS
 from taso_py.generate.sets.fold import FOLD
@@ -88,6 +89,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "identities": IDENTITIES,
     "extents": EXTENTS,
     "orders": ORDERS,
+    "cumulative": CUMULATIVE,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -118,6 +120,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("identities",),
     ("extents",),
     ("orders",),
+    ("cumulative",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

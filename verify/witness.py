@@ -465,6 +465,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "enlarge": _enlarge,
     "contiguous": lambda _op, x, _at: x[0].contiguous(),
     "take": _take,
+    "gather": lambda op, x, _at: torch.gather(x[0], op.axis, x[1]),
     "sum": lambda op, x, _at: torch.sum(x[0], op.axes, op.keepdim),
     "mean": lambda op, x, _at: torch.mean(x[0], op.axes, op.keepdim),
     "cumsum": lambda op, x, _at: torch.cumsum(x[0], op.axis),

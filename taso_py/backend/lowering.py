@@ -52,7 +52,7 @@ from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
-from taso_py.ops.selection import Take
+from taso_py.ops.selection import Gather, Take
 
 aten = torch.ops.aten
 
@@ -317,6 +317,10 @@ def _take(call: Caller, op: Take, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.reshape.default, rows, sizes(node.types[0]))
 
 
+def _gather(call: Caller, op: Gather, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.gather.default, operands[0], op.axis, operands[1])
+
+
 def _opaque(call: Caller, op: Opaque, operands: Sequence[Any], device: torch.device) -> tuple[Any, ...]:
     overload, given = overload_named(op.target), list(operands)
     for place in op.written:
@@ -438,6 +442,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Enlarge: _enlarge,
     Contiguous: _contiguous,
     Take: _take,
+    Gather: _gather,
 }
 LOWERED = frozenset(_TABLE) | {Opaque}
 """The operators that have a lowering."""

@@ -75,7 +75,7 @@ from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
-from taso_py.ops.selection import Take
+from taso_py.ops.selection import Gather, Take
 
 DEFINED: dict[str, type[TensorOperator]] = {
     op.name: op
@@ -90,7 +90,7 @@ DEFINED: dict[str, type[TensorOperator]] = {
         *(Concat, Slice, Flip, Diagonal, DiagonalMatrix, Permute, Reshape, Expand, UpsampleNearest2d),
         *(Pad, Enlarge, Contiguous, UpsampleBilinear2d),
         *(Sum, Mean, Max, VectorNorm, Cumsum),
-        Take,
+        *(Take, Gather),
     )
 }
 

@@ -109,6 +109,7 @@ CASES = [
     " expand(x){shape=[4,2,5,3,2]}, contiguous(x) }",
     "graph(t: f64[2,3], u: f64[4,2,3], i: i64[3], j: i32[2,2]) { return take(t, i){axis=-2}, take(t, j){axis=-2},"
     " take(t, i){axis=-1}, take(u, i){axis=-2}, take(u, j){axis=-2}, take(u, j){axis=-1, wraps=1} }",
+    "graph(x: f64[2,3], i: i64[2,5], j: i64[4,3]) { return gather(x, i){axis=-1}, gather(x, j){axis=-2} }",
     "graph(x: f64[2,3,4,5]) { return upsample_nearest2d(x){factors=[2,3]}, upsample_nearest2d(x){factors=[1,16]},"
     " upsample_nearest2d(x){factors=[1,1]}, upsample_nearest2d(x){factors=[41,2]} }",
     "graph(x: f64[2,3,4,5]) { return upsample_bilinear2d(x){factors=[2,3]}, upsample_bilinear2d(x){factors=[1,8]},"

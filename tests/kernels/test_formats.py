@@ -125,6 +125,7 @@ VIEWED = {
     "pad": "pad(x){widths=[[1,1]]}",
     "enlarge": "enlarge(x){kernel=[8,7]}",
     "contiguous": "contiguous(x)",
+    "gather": "gather(x, cast(x){dtype=i64}){axis=-2}",
     "take": "take(x, constant{value=1.0, dtype=i64}){axis=-2}",
     "cast": "cast(x){dtype=f64}",
     "add": "add(x, constant{value=0.0, dtype=f32})",

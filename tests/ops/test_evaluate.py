@@ -78,7 +78,7 @@ from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
-from taso_py.ops.selection import Take
+from taso_py.ops.selection import Gather, Take
 from taso_py.ops.table import DEFINED, parse_graph
 
 
@@ -262,6 +262,8 @@ CASES = [
     Case(Contiguous(), [(2, 3)], torch.clone),
     Case(Take(-2), [(5, 3), (2, 4)], lambda t, i: F.embedding(i.long(), t), rows=5),
     Case(Take(-2, 1), [(2, 5, 3), (4,)], lambda t, i: t[:, i.long()], rows=5),
+    Case(Gather(-1), [(2, 3, 5), (2, 3, 4)], lambda x, i: x.gather(-1, i.long()), rows=5),
+    Case(Gather(-2), [(5, 3), (7, 3)], lambda x, i: x.gather(-2, i.long()), rows=5),
     Case(Take(-1, 1), [(5,), ()], lambda t, i: t[i.long()], rows=5),
     Case(Sum((-3, -1)), [(2, 3, 4)], lambda x: x.sum((-3, -1))),
     Case(Mean((-2,), keepdim=True), [(2, 3, 4)], lambda x: x.mean(-2, keepdim=True)),
@@ -347,6 +349,18 @@ def test_integers_choose_rows_and_nothing_else_does() -> None:
             op.infer(types)
     with pytest.raises(ValueError, match="wraps is 0 or 1"):
         Take(-2, 2)
+
+
+def test_gather_refuses_what_is_not_one_place_for_each_element() -> None:
+    x, index = TensorType(DType.F32, (2, 5, 3)), TensorType(DType.I64, (2, 4, 3))
+    assert Gather(-2).infer([x, index]) == (TensorType(DType.F32, (2, 4, 3)),)
+    wrong = (TensorType(DType.F32, (2, 4, 3)), TensorType(DType.I64, (2, 4)), TensorType(DType.I64, (1, 4, 3)))
+    for other in wrong:
+        with pytest.raises(ShapeError):
+            Gather(-2).infer([x, other])
+    group = Group("B")
+    grouped = TensorType(DType.FLOAT, (group, 5)), TensorType(DType.INT, (group, 4))
+    assert Gather(-1).infer(grouped)[0].text == "float[..B,4]"
 
 
 def test_the_rows_of_axis_groups_come_first() -> None:

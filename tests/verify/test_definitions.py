@@ -33,7 +33,7 @@ from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceN
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
 from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
-from taso_py.ops.selection import Take
+from taso_py.ops.selection import Gather, Take
 from taso_py.ops.table import DEFINED
 from verify.witness import compute
 
@@ -282,6 +282,13 @@ def take(random: Random) -> Case:
     return Take(axis_of(random, len(x)), random.randint(0, 1)), [x, shape(random)[:2]]
 
 
+def gather(random: Random) -> Case:
+    x = shape(random, 1)
+    axis = axis_of(random, len(x))
+    at = len(x) + axis
+    return Gather(axis), [x, (*x[:at], few(random), *x[at + 1 :])]
+
+
 def cumsum(random: Random) -> Case:
     x = shape(random, 1)
     return Cumsum(axis_of(random, len(x))), [x]
@@ -335,6 +342,7 @@ CASES: dict[str, Make] = {
     "pad": pad,
     "enlarge": enlarge,
     "take": take,
+    "gather": gather,
     **{kind.name: reduction(kind) for kind in (Sum, Mean, Max)},
     "vector_norm": vector_norm,
     "cumsum": cumsum,
@@ -359,9 +367,10 @@ def test_the_definition_is_what_torch_computes(name: str) -> None:
         truths = (1 if name == "where" else len(shapes)) if op.reads_truth else 0
         tensors = [tensor > 0 if place < truths else tensor for place, tensor in enumerate(tensors)]
         types = [TensorType(DType.BOOL if place < truths else DType.F64, s) for place, s in enumerate(shapes)]
-        if isinstance(op, Take):
+        if isinstance(op, Take | Gather):
             rows = shapes[0][op.axis]
-            tensors[1] = torch.randint(-rows if op.wraps else 0, rows, shapes[1], generator=generator)
+            least = -rows if isinstance(op, Take) and op.wraps else 0
+            tensors[1] = torch.randint(least, rows, shapes[1], generator=generator)
             types[1] = TensorType(DType.I64, shapes[1])
         expected = compute(op, tensors)
         assert op.infer(types)[0].sizes == tuple(expected.shape), (op, shapes)

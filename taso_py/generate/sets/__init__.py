@@ -7,7 +7,7 @@ view, ``layers`` has layers that take in what is before or behind them, ``heads`
 groups of queries, ``algebra`` further laws of sums, products and joins, ``activations`` the gates of mobile networks
 written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formulas`` numbers, powers and functions of
 elements, ``choices`` choices between values and logic, ``branches`` sums of layers of one operand, ``lookups`` what is
-computed from rows that integers choose, ``images`` what is computed of enlarged images and of averages,
+computed from what integers choose, ``images`` what is computed of enlarged images and of averages,
 ``interpolation`` what is computed of linearly enlarged ones, ``joints`` convolutions of several images joined,
 ``rotary`` and ``angles`` rotary position embeddings, ``absorbed`` norms, unequal padding and orders of channels that
 layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a product and norms of vectors taken apart,

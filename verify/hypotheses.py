@@ -27,7 +27,7 @@ from taso_py.ops.base import TensorOperator, plain_axis
 from taso_py.ops.contraction import Baddbmm
 from taso_py.ops.elementwise import LeakyRelu
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm
-from taso_py.ops.selection import Take, origins
+from taso_py.ops.selection import Gather, Take, origins
 from taso_py.rules.substitution import Substitution, attribute_symbols
 from verify.context import Context, coefficients
 from verify.limits import Refused
@@ -109,9 +109,9 @@ def lookups(side: Graph) -> frozenset[tuple[Value, Dim, Dim]]:
     Every integer of such a tensor has to stand for a place within the extent, or the model raises an error.
     """
     return frozenset(
-        (origin, plain_axis(node.inputs[0].type, node.op.axis), node.op.wraps)
+        (origin, plain_axis(node.inputs[0].type, node.op.axis), node.op.wraps if isinstance(node.op, Take) else 0)
         for node in reachable_nodes(side)
-        if isinstance(node.op, Take)
+        if isinstance(node.op, Take | Gather)
         for origin in origins(node.inputs[1])
     )
 

@@ -409,35 +409,20 @@ def _take(op: Any, x: Sequence[Tensor], at: _At) -> Tensor:
     return table[(slice(None),) * (table.dim() + op.axis) + (places,)]
 
 
+def _named(name: str) -> _Kernel:
+    """Return the kernel of an operator that PyTorch has under its name, with the same operands."""
+    call = getattr(torch, name)
+    return lambda _op, x, _at: call(*x)
+
+
+_NAMED = (
+    *("add", "mul", "sub", "div", "addcmul", "maximum", "minimum", "abs", "where", "gt", "ge", "eq", "ne"),
+    *("logical_and", "logical_or", "logical_not", "log", "log1p", "relu", "sigmoid", "tanh", "exp", "erf", "sin"),
+    *("cos", "sqrt", "rsqrt", "matmul"),
+)
 _KERNELS: Mapping[str, _Kernel] = {
-    "add": lambda _op, x, _at: torch.add(x[0], x[1]),
-    "mul": lambda _op, x, _at: torch.mul(x[0], x[1]),
-    "sub": lambda _op, x, _at: torch.sub(x[0], x[1]),
-    "div": lambda _op, x, _at: torch.div(x[0], x[1]),
-    "addcmul": lambda _op, x, _at: torch.addcmul(x[0], x[1], x[2]),
-    "maximum": lambda _op, x, _at: torch.maximum(x[0], x[1]),
-    "minimum": lambda _op, x, _at: torch.minimum(x[0], x[1]),
-    "abs": lambda _op, x, _at: torch.abs(x[0]),
-    "where": lambda _op, x, _at: torch.where(x[0], x[1], x[2]),
-    "gt": lambda _op, x, _at: torch.gt(x[0], x[1]),
-    "ge": lambda _op, x, _at: torch.ge(x[0], x[1]),
-    "eq": lambda _op, x, _at: torch.eq(x[0], x[1]),
-    "ne": lambda _op, x, _at: torch.ne(x[0], x[1]),
-    "logical_and": lambda _op, x, _at: torch.logical_and(x[0], x[1]),
-    "logical_or": lambda _op, x, _at: torch.logical_or(x[0], x[1]),
-    "logical_not": lambda _op, x, _at: torch.logical_not(x[0]),
-    "log": lambda _op, x, _at: torch.log(x[0]),
-    "log1p": lambda _op, x, _at: torch.log1p(x[0]),
-    "relu": lambda _op, x, _at: torch.relu(x[0]),
-    "sigmoid": lambda _op, x, _at: torch.sigmoid(x[0]),
-    "tanh": lambda _op, x, _at: torch.tanh(x[0]),
-    "exp": lambda _op, x, _at: torch.exp(x[0]),
+    **{name: _named(name) for name in _NAMED},
     "pow": lambda op, x, _at: torch.pow(x[0], op.exponent),
-    "erf": lambda _op, x, _at: torch.erf(x[0]),
-    "sin": lambda _op, x, _at: torch.sin(x[0]),
-    "cos": lambda _op, x, _at: torch.cos(x[0]),
-    "sqrt": lambda _op, x, _at: torch.sqrt(x[0]),
-    "rsqrt": lambda _op, x, _at: torch.rsqrt(x[0]),
     "silu": lambda _op, x, _at: functional.silu(x[0]),
     "gelu": lambda op, x, _at: functional.gelu(x[0], approximate=op.approximate),
     "hardtanh": lambda op, x, _at: functional.hardtanh(x[0], op.min_val, op.max_val),
@@ -449,7 +434,6 @@ _KERNELS: Mapping[str, _Kernel] = {
     "softplus": lambda op, x, _at: functional.softplus(x[0], op.beta),
     "mish": lambda _op, x, _at: functional.mish(x[0]),
     "cast": lambda op, x, _at: x[0].to(_DTYPES[op.dtype]),
-    "matmul": lambda _op, x, _at: torch.matmul(x[0], x[1]),
     "baddbmm": _baddbmm,
     "linear": lambda _op, x, _at: functional.linear(*x),
     "conv2d": _convolution,
@@ -467,6 +451,7 @@ _KERNELS: Mapping[str, _Kernel] = {
     "attention": _attention,
     "concat": lambda op, x, _at: torch.cat(list(x), op.axis),
     "slice": _slice,
+    "flip": lambda op, x, _at: torch.flip(x[0], op.axes),
     "permute": _permute,
     "reshape": lambda op, x, at: torch.reshape(x[0], at(op.shape)),
     "diagonal": lambda _op, x, _at: torch.diagonal(x[0], dim1=-2, dim2=-1),
@@ -478,8 +463,10 @@ _KERNELS: Mapping[str, _Kernel] = {
     "enlarge": _enlarge,
     "contiguous": lambda _op, x, _at: x[0].contiguous(),
     "take": _take,
+    "gather": lambda op, x, _at: torch.gather(x[0], op.axis, x[1]),
     "sum": lambda op, x, _at: torch.sum(x[0], op.axes, op.keepdim),
     "mean": lambda op, x, _at: torch.mean(x[0], op.axes, op.keepdim),
+    "cumsum": lambda op, x, _at: torch.cumsum(x[0], op.axis),
     "max": lambda op, x, _at: torch.amax(x[0], op.axes, op.keepdim),
     "vector_norm": lambda op, x, _at: torch.linalg.vector_norm(x[0], op.order, op.axes, op.keepdim),
 }

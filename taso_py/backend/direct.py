@@ -35,7 +35,7 @@ _SAME_NAME = (
     *(*_ELEMENTWISE, "mm", "bmm", "matmul", "conv2d", "batch_norm", "layer_norm", "rms_norm", "max_pool2d", "amax"),
     *("cat", "permute", "reshape", "constant_pad_nd", "as_strided", "conv1d", "embedding", "index_select", "roll"),
     *("celu", "maximum", "minimum", "diagonal", "diag_embed", "logical_and", "logical_or", "logical_not"),
-    *("group_norm", "instance_norm", "addcmul", "addmm", "baddbmm", "conv3d"),
+    *("group_norm", "instance_norm", "addcmul", "addmm", "baddbmm", "conv3d", "flip", "cumsum", "gather"),
 )
 _NEURAL = (
     *("adaptive_avg_pool2d", "avg_pool2d", "gelu", "gelu_", "linear", "pad", "silu", "silu_"),

@@ -39,6 +39,7 @@ from taso_py.ops.movement import (
     DiagonalMatrix,
     Enlarge,
     Expand,
+    Flip,
     Pad,
     Permute,
     Reshape,
@@ -49,9 +50,9 @@ from taso_py.ops.nested import CONTROL_FLOW, Nested
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
+from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
-from taso_py.ops.selection import Take
+from taso_py.ops.selection import Gather, Take
 
 aten = torch.ops.aten
 
@@ -203,12 +204,20 @@ def _vector_norm(call: Caller, op: VectorNorm, node: Node, operands: Sequence[An
     return call(aten.linalg_vector_norm.default, operands[0], op.order, list(op.axes), op.keepdim)
 
 
+def _cumsum(call: Caller, op: Cumsum, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.cumsum.default, operands[0], op.axis)
+
+
 def _concat(call: Caller, op: Concat, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.cat.default, list(operands), op.axis)
 
 
 def _slice(call: Caller, op: Slice, node: Node, operands: Sequence[Any]) -> Any:
     return call(aten.slice.Tensor, operands[0], op.axis, op.start, op.stop, op.step)
+
+
+def _flip(call: Caller, op: Flip, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.flip.default, operands[0], list(op.axes))
 
 
 def _diagonal(call: Caller, op: Diagonal, node: Node, operands: Sequence[Any]) -> Any:
@@ -306,6 +315,10 @@ def _take(call: Caller, op: Take, node: Node, operands: Sequence[Any]) -> Any:
         return call(aten.index_select.default, operands[0], axis, operands[1])
     rows = call(aten.index_select.default, operands[0], axis, call(aten.reshape.default, operands[1], [-1]))
     return call(aten.reshape.default, rows, sizes(node.types[0]))
+
+
+def _gather(call: Caller, op: Gather, node: Node, operands: Sequence[Any]) -> Any:
+    return call(aten.gather.default, operands[0], op.axis, operands[1])
 
 
 def _opaque(call: Caller, op: Opaque, operands: Sequence[Any], device: torch.device) -> tuple[Any, ...]:
@@ -414,8 +427,10 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Mean: _reduction(aten.mean.dim),
     Max: _reduction(aten.amax.default),
     VectorNorm: _vector_norm,
+    Cumsum: _cumsum,
     Concat: _concat,
     Slice: _slice,
+    Flip: _flip,
     Permute: _permute,
     Reshape: _reshape,
     Diagonal: _diagonal,
@@ -427,6 +442,7 @@ _TABLE: Mapping[type[Operator], Lowering] = {
     Enlarge: _enlarge,
     Contiguous: _contiguous,
     Take: _take,
+    Gather: _gather,
 }
 LOWERED = frozenset(_TABLE) | {Opaque}
 """The operators that have a lowering."""

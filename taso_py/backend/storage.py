@@ -24,7 +24,8 @@ _ALLOCATING = frozenset(
     {
         *("conv2d", "linear", "matmul", "mm", "bmm", "addmm", "_addmm_activation", "batch_norm", "layer_norm"),
         *("rms_norm", "group_norm", "softmax", "_softmax", "mean", "sum", "cat", "stack", "clone", "embedding"),
-        *("index", "index_select", "baddbmm", "linalg_vector_norm", "conv3d", "conv_transpose2d"),
+        *("index", "index_select", "baddbmm", "linalg_vector_norm", "conv3d", "conv_transpose2d", "flip"),
+        *("cumsum", "gather"),
         *("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d"),
         "scaled_dot_product_attention",
     }

@@ -32,6 +32,7 @@ from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ir.operator import Weight
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.elementwise import Mul
+from taso_py.ops.reduction import Cumsum
 from taso_py.ops.work import work
 
 MOST_SHARES = 2**16
@@ -109,6 +110,8 @@ def _terms(node: Node) -> int:
     """Return the number of terms of the sums that a node computes; 0 if it computes none of floating-point numbers."""
     if not node.op.accumulates or not all(value.type.dtype.is_floating for value in (*node.inputs, *node.outputs)):
         return 0
+    if isinstance(node.op, Cumsum):
+        return node.types[0].at_example.sizes[node.op.axis]
     operations = work(node).flops or 0
     results = math.prod(node.types[0].at_example.sizes)
     return operations // max(1, results * (2 if node.op.is_contraction else 1))

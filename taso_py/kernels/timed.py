@@ -24,7 +24,7 @@ from taso_py.kernels.eviction import operand_writer
 from taso_py.kernels.layout import is_weight, random_operands
 from taso_py.kernels.prepared_call import PreparedCall
 from taso_py.kernels.tile import Cover
-from taso_py.ops.selection import Take
+from taso_py.ops.selection import Gather, Take
 
 RING_COPIES = 64
 """The most copies of a weight: as many small ones exceed the caches, or do not matter."""
@@ -51,7 +51,7 @@ def timed_call(cover: Cover, reads: Format, device: torch.device, ring_bytes: in
         A function that computes the outputs; on the CPU, one with a preparation.
     """
     operands = random_operands(cover.operands, device, reads)
-    if isinstance(cover.root.op, Take):
+    if isinstance(cover.root.op, Take | Gather):
         operands[1] = _spread(operands[1], cover.root.inputs[0].type.sizes[cover.root.op.axis])
     is_turned = [is_weight(value) for value in cover.operands]
     statics = [tensor for tensor in random_operands(cover.statics, device) if tensor is not None]

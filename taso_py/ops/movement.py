@@ -1,4 +1,4 @@
-"""Data movement: concat, slice, diagonals, permute, reshape, expand, upsampling, pad, contiguous; enlarge pads kernels.
+"""Data movement: concat, slice, flip, diagonals, permute, reshape, expand, upsampling, pad, enlarge, contiguous.
 
 Invariant: every output element is one input element, or a fixed number.
 """
@@ -95,6 +95,32 @@ class Slice(_Movement):
 
     def fits(self, inputs: Sequence[TensorType]) -> Iterator[Dim]:
         yield from (self.start, self.stop - self.start, plain_axis(inputs[0], self.axis) - self.stop)
+
+
+@dataclass(frozen=True)
+class Flip(_Movement):
+    """The elements in reverse order along ``axes``, which are negative, distinct and sorted."""
+
+    name = "flip"
+    keeps_format = True
+    axes: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if list(self.axes) != sorted(set(self.axes)) or any(axis >= 0 for axis in self.axes) or not self.axes:
+            raise ValueError(f"axes {list(self.axes)} are not negative, distinct and sorted")
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        check_operands(self, inputs)
+        for axis in self.axes:
+            plain_axis(inputs[0], axis)
+        return (inputs[0],)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        (x,) = operands
+        index = list(out)
+        for axis in self.axes:
+            index[axis] = plain_axis(x.type, axis) - 1 - out[axis]
+        return x(*index)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Reductions along axes: sum, mean, max, norms of vectors.
+"""Reductions along axes: sum, mean, max, norms of vectors; and running sums along one axis.
 
 Invariant: ``axes`` are negative, distinct and sorted; a reduced axis stays with size 1 where ``keepdim``.
 """
@@ -14,7 +14,7 @@ from taso_py.ir.types import TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, check_operands, plain_axis, require
 from taso_py.ops.elementwise import Abs
-from taso_py.ops.scalar import Apply, Index, Operand, Scalar, SizeOf, greatest, reciprocal, total
+from taso_py.ops.scalar import Apply, Condition, Index, Operand, Scalar, SizeOf, greatest, reciprocal, total
 
 
 @dataclass(frozen=True)
@@ -120,3 +120,28 @@ class VectorNorm(_Reduction):
 
     def _power(self, x: Scalar) -> Scalar:
         return Abs().scalar(x) if self.order == 1 else x * x
+
+
+@dataclass(frozen=True)
+class Cumsum(TensorOperator):
+    """The running sums along an axis: each element is the sum of those up to its place."""
+
+    name = "cumsum"
+    accumulates = True
+    rounding = Rounding.BEYOND_INTEGERS
+    axis: int
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        dtype = check_operands(self, inputs)
+        require(dtype.is_floating, f"{self.name} is defined on floating-point operands")
+        plain_axis(inputs[0], self.axis)
+        return (inputs[0],)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        (x,) = operands
+        at = len(out) + self.axis
+
+        def element(place: Dim) -> Scalar:
+            return x(*out[:at], place, *out[at + 1 :])
+
+        return total([plain_axis(x.type, self.axis)], element, lambda place: [Condition(out[at] - place)])

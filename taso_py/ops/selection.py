@@ -1,8 +1,8 @@
-"""Rows chosen by integers: the lookup of an embedding, and indexing with one tensor.
+"""Elements chosen by integers: rows, as in an embedding and in indexing with one tensor; and elements of each row.
 
 Invariant: every output element is an element of the table, whatever the integers are; which one depends on the integers
-only. An integer that stands for no row is an error of the model: so a rule keeps which integers are looked up among how
-many rows.
+only. An integer that stands for no place is an error of the model: so a rule keeps which integers are looked up among
+how many places.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from taso_py.ir.traits import Rounding
 from taso_py.ir.types import Group, TensorType
 from taso_py.ir.unify import STRICT, Unifier
 from taso_py.ops.base import TensorOperator, plain_axis, require
-from taso_py.ops.movement import Concat, Contiguous, Expand, Permute, Reshape
+from taso_py.ops.movement import Concat, Contiguous, Expand, Flip, Permute, Reshape
 from taso_py.ops.scalar import Index, Operand, Scalar, looked_up
 
-_KEEPS_ALL = (Concat, Contiguous, Expand, Permute, Reshape)
+_KEEPS_ALL = (Concat, Contiguous, Expand, Flip, Permute, Reshape)
 """Movements whose results have all elements of their operands, and no others."""
 
 
@@ -64,6 +64,39 @@ class Take(TensorOperator):
 
     def legal(self) -> Iterator[Dim]:
         yield from (self.wraps, 1 - self.wraps)
+
+
+@dataclass(frozen=True)
+class Gather(TensorOperator):
+    """The elements of each row that integers choose: ``out[*i, k, *j] = x[*i, index[*i, k, *j], *j]`` along an axis.
+
+    The operands are the elements and the integers, of the same sizes along the other axes; no integer is negative.
+    """
+
+    name = "gather"
+    arity = (2, 2)
+    is_movement = True
+    reads_index = True
+    rounding = Rounding.NEVER
+    axis: int
+
+    def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
+        require(len(inputs) == 2, f"gather takes elements and integers, not {len(inputs)} operands")
+        x, index = inputs
+        require(index.dtype.is_index, f"gather chooses by integers of type {index}")
+        require(x.rank == index.rank, f"gather of {x} by {index}, which differ in rank")
+        plain_axis(x, self.axis)
+        plain_axis(index, self.axis)
+        for axis in range(-x.rank, 0):
+            if axis != self.axis:
+                unifier.equal(x.shape[axis], index.shape[axis], "gather")
+        return (TensorType(x.dtype, index.shape),)
+
+    def define(self, operands: Sequence[Operand], out: Index) -> Scalar:
+        x, index = operands
+        at = len(out) + self.axis
+        extent = plain_axis(x.type, self.axis)
+        return looked_up(index(*out), extent, 0, lambda place: x(*out[:at], place, *out[at + 1 :]))
 
 
 def origins(index: Value) -> frozenset[Value]:

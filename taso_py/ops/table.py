@@ -63,6 +63,7 @@ from taso_py.ops.movement import (
     DiagonalMatrix,
     Enlarge,
     Expand,
+    Flip,
     Pad,
     Permute,
     Reshape,
@@ -72,9 +73,9 @@ from taso_py.ops.movement import (
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
+from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
-from taso_py.ops.selection import Take
+from taso_py.ops.selection import Gather, Take
 
 DEFINED: dict[str, type[TensorOperator]] = {
     op.name: op
@@ -86,10 +87,10 @@ DEFINED: dict[str, type[TensorOperator]] = {
         *(Matmul, Baddbmm, Linear, Conv2d, Conv3d, ConvTranspose2d),
         *(AvgPool2d, MaxPool2d, AdaptiveAvgPool2d),
         *(BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax, Attention),
-        *(Concat, Slice, Diagonal, DiagonalMatrix, Permute, Reshape, Expand, UpsampleNearest2d),
+        *(Concat, Slice, Flip, Diagonal, DiagonalMatrix, Permute, Reshape, Expand, UpsampleNearest2d),
         *(Pad, Enlarge, Contiguous, UpsampleBilinear2d),
-        *(Sum, Mean, Max, VectorNorm),
-        Take,
+        *(Sum, Mean, Max, VectorNorm, Cumsum),
+        *(Take, Gather),
     )
 }
 

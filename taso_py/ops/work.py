@@ -2,7 +2,8 @@
 
 Conventions. A sum, product, maximum or scalar function of two or one numbers is one operation, so that a fused
 multiply-add is two. Every subexpression is computed once for each value of the indices that it depends on, and equal
-ones once altogether: the row sum of a softmax counts per row, not per element. Points that a definition excludes do not
+ones once altogether: the row sum of a softmax counts per row, not per element. A running sum is the one before it and
+one element more. Points that a definition excludes do not
 count: neither products with padding nor keys that a causal mask hides. Numbers that depend on no operand, signs,
 conversions of element types and the choice between guarded cases are free. Operands count with the elements that are
 read, at most once each; additional reads and computations of a kernel do not count.
@@ -167,8 +168,8 @@ class _Counter:
                 self.visit(body, given + conditions)
             case Reduce():
                 self._extents.update({binder.name: _number_of(binder.extent) for binder in scalar.binders})
-                inside = given + scalar.conditions
-                self.flops += self._points(free | {binder.name for binder in scalar.binders}, inside)
+                inside, indices = given + scalar.conditions, free | {binder.name for binder in scalar.binders}
+                self.flops += self._points(free, given) if _is_running(scalar) else self._points(indices, inside)
                 self.visit(scalar.body, inside)
             case Apply(function, argument):
                 self.flops += 0 if function.startswith(CAST) else self._points(free, given)
@@ -241,6 +242,14 @@ def _count_points(names: Sequence[str], slices: Sequence[slice], conditions: Seq
         value = integers(condition.value, grids.__getitem__, np.zeros((), dtype=np.int64))
         held &= (value == 0) if condition.is_equality else (value >= 0)
     return int(held.sum())
+
+
+def _is_running(scalar: Reduce) -> bool:
+    """Return whether a sum or a maximum is that of all elements up to the place of an index."""
+    if len(scalar.binders) != 1 or len(scalar.conditions) != 1 or scalar.conditions[0].is_equality:
+        return False
+    last = scalar.conditions[0].value + symbol(scalar.binders[0].name)
+    return any(last == symbol(name) for name in symbols(last)) and symbols(last).isdisjoint(_names(scalar.body))
 
 
 def _number_of(extent: Dim) -> int:

@@ -100,13 +100,16 @@ CASES = [
     " return attention(q, k, v), attention(q, k, v, m){scale=0.3} }",
     "graph(q: f64[2,3,4]) { return attention(q, q, q){causal=true} }",
     "graph(x: f64[2,3,4]) { return sum(x){axes=[-2]}, mean(x){axes=[-3,-1], keepdim=true}, max(x){axes=[-3,-2,-1]} }",
+    "graph(x: f64[2,3,4]) { return cumsum(x){axis=-1}, cumsum(x){axis=-3} }",
     "graph(x: f64[2,3], y: f64[2,1]) { return concat(x, y){axis=-1}, slice(x){axis=-1, start=1, stop=3},"
     " slice(x){axis=-1, start=0, stop=3, step=2} }",
+    "graph(x: f64[2,3,4]) { return flip(x){axes=[-1]}, flip(x){axes=[-3,-2]} }",
     "graph(x: f64[2,3,4]) { return permute(x){order=[-1,-2]}, permute(x){order=[-1,-3,-2]}, reshape(x){shape=[6,4]} }",
     "graph(x: f64[2,1,3,1]) { return reshape(x){shape=[2,3]}, reshape(x){shape=[2,1,3]}, reshape(x){shape=[2,1,1,3,1]},"
     " expand(x){shape=[4,2,5,3,2]}, contiguous(x) }",
     "graph(t: f64[2,3], u: f64[4,2,3], i: i64[3], j: i32[2,2]) { return take(t, i){axis=-2}, take(t, j){axis=-2},"
     " take(t, i){axis=-1}, take(u, i){axis=-2}, take(u, j){axis=-2}, take(u, j){axis=-1, wraps=1} }",
+    "graph(x: f64[2,3], i: i64[2,5], j: i64[4,3]) { return gather(x, i){axis=-1}, gather(x, j){axis=-2} }",
     "graph(x: f64[2,3,4,5]) { return upsample_nearest2d(x){factors=[2,3]}, upsample_nearest2d(x){factors=[1,16]},"
     " upsample_nearest2d(x){factors=[1,1]}, upsample_nearest2d(x){factors=[41,2]} }",
     "graph(x: f64[2,3,4,5]) { return upsample_bilinear2d(x){factors=[2,3]}, upsample_bilinear2d(x){factors=[1,8]},"

@@ -98,6 +98,7 @@ def _errors(program: Program, *args: Tensor) -> list[float]:
     [
         (lambda x: x @ x.mT, 64),
         (lambda x: x.sum(1), 64),
+        (lambda x: x.cumsum(1), 64),
         (lambda x: F.conv1d(x[:, None], x[:3, None, :16]), 16),
         (lambda x: F.avg_pool1d(x[None], 8), 8),
     ],

@@ -89,17 +89,17 @@ def test_a_model_that_is_refused_is_a_row_with_the_reason() -> None:
 
 
 def gated(x: Tensor) -> Tensor:
-    return torch.cumsum(x * torch.sigmoid(x), 0) + 1
+    return torch.cumprod(x * torch.sigmoid(x), 0) + 1
 
 
 def test_shares_of_a_model() -> None:
     row, tally = rows_of(gated)
     assert row["nodes"] == 4
     assert [row[name] for name in ("in table", "touched", "cheaper")] == pytest.approx([3 / 4, 2 / 4, 2 / 4])
-    assert (row["opaque"], tally["operators"]) == ("aten.cumsum 1", {"aten.cumsum": 1})
+    assert (row["opaque"], tally["operators"]) == ("aten.cumprod 1", {"aten.cumprod": 1})
     assert tally["cheaper"] == {"mul(a, sigmoid(a))": 1}
     assert row["rewritten price"] < 1
-    assert tally["untouched"]["2"] == {"aten.cumsum(silu(a))": 1, "add(1, aten.cumsum(a))": 1}
+    assert tally["untouched"]["2"] == {"aten.cumprod(silu(a))": 1, "add(1, aten.cumprod(a))": 1}
     assert row["untouched"] == 1
 
 
@@ -116,7 +116,7 @@ def test_engines_take_a_model_or_say_why_not() -> None:
 def test_without_rules_nothing_is_touched() -> None:
     row, tally = rows_of(gated, Matcher(()))
     assert [row[name] for name in ("touched", "cheaper", "rewritten price", "untouched")] == [0, 0, 1, 1]
-    assert set(tally["untouched"]["2"]) == {"aten.cumsum(mul(a, b))", "add(1, aten.cumsum(a))", "mul(a, sigmoid(a))"}
+    assert set(tally["untouched"]["2"]) == {"aten.cumprod(mul(a, b))", "add(1, aten.cumprod(a))", "mul(a, sigmoid(a))"}
     assert not any(tally["touched"].values())
 
 
@@ -135,11 +135,11 @@ def test_what_a_rule_matches_without_a_gain_is_touched() -> None:
 def test_large_forms_count_for_models_that_have_them_twice() -> None:
     def chain(x: Tensor, times: int) -> Tensor:
         for _ in range(times):
-            x = torch.cumsum(x.relu().tanh().exp(), 0)
+            x = torch.cumprod(x.relu().tanh().exp(), 0)
         return x
 
     (_, once), (_, twice) = (rows_of(lambda x, times=times: chain(x, times), Matcher(())) for times in (1, 2))
-    form = "aten.cumsum(exp(tanh(relu(a))))"
+    form = "aten.cumprod(exp(tanh(relu(a))))"
     assert once["untouched"]["3"]["exp(tanh(relu(a)))"] == 1
     assert not once["untouched"]["4"]
     assert twice["untouched"]["4"] == {form: 2}

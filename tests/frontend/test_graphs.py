@@ -75,8 +75,8 @@ CASES: dict[str, tuple[Callable[..., Any], str]] = {
            return v2""",
     ),
     "what the table does not know is opaque": (
-        lambda s, x: x.cumsum(0),
-        """v0 = opaque(args_0){target="aten.cumsum.default", arguments=[$0,0], types=[f32[2,3]]}
+        lambda s, x: x.cumprod(0),
+        """v0 = opaque(args_0){target="aten.cumprod.default", arguments=[$0,0], types=[f32[2,3]]}
            return v0""",
     ),
     "random draws are effects": (

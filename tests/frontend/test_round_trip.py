@@ -57,6 +57,11 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         ),
         (SPECIAL,),
     ),
+    "reversed elements": (
+        lambda s, x, i: (x.flip(1), x.flip((0, -1)), x.mT.flip(-1), x[..., :2].flip(0), x.fliplr(), i.flipud()),
+        (randn(2, 3, 4), torch.arange(6).view(2, 3)),
+    ),
+    "running sums": (lambda s, x: (x.cumsum(1), x.mT.cumsum(0), torch.cumsum(x, -1, dtype=x.dtype)), (randn(2, 3, 4),)),
     "diagonals": (
         lambda s, x: (
             torch.diagonal(x, dim1=-2, dim2=-1),
@@ -232,6 +237,7 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
             *(F.embedding(i, t), F.embedding(i.int(), t, padding_idx=1), F.embedding(i[0, 0], t)),
             *(t[i], t[i - 5], t[:, i[0] - 3], t.mT[i[0]], t[i.int()], t.int()[i]),
             *(t.index_select(0, i[1]), t.index_select(1, i[0, 0] - 2), t[None].index_select(1, i[1])),
+            *(t.gather(0, i), t.mT.gather(-1, i), i.gather(1, i[:, :1] * 0)),
             *(t[:, None, i[0] - 3], t.view(5, 1, 2, 2).movedim(-1, 1)[:, i[0] - 4]),
         ),
         (randn(5, 4), torch.tensor([[2, 3], [0, 4]])),

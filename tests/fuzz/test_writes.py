@@ -105,7 +105,13 @@ def _values(case: Case) -> Sequence[Tensor]:
 
 
 def _is_far(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    """Return whether two calls differ by more than roundings, also in half precision."""
+    """Return whether two calls differ by more than roundings, also in half precision.
+
+    Not in bfloat16: a hundred times what its roundings do, which the check allows where written memory has gaps, is
+    more than the numbers themselves.
+    """
+    if any(tensor.dtype is torch.bfloat16 for tensor in one):
+        return False
     return len(one) != len(other) or not all(
         a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=0.01, atol=0.01, equal_nan=True)
         for a, b in zip(one, other, strict=True)
@@ -131,7 +137,7 @@ def test_imports_of_random_models_that_lose_or_reorder_a_write_are_found(
     found: list[bool] = []
 
     @seed(0)
-    @settings(SETTINGS, phases=(Phase.generate,), max_examples=40)
+    @settings(SETTINGS, phases=(Phase.generate,), max_examples=60)
     @given(models(kind))
     def attempt(case: Case) -> None:
         mutant = _without_a_write(case, random.Random(case.text), is_moved=is_moved)

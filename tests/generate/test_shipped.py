@@ -37,6 +37,8 @@ QUICK = {
     ("identities",),
     ("signs",),
     ("extents",),
+    ("orders",),
+    ("cumulative",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

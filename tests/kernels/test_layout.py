@@ -83,6 +83,9 @@ def test_a_timed_lookup_reads_rows_all_over_the_table() -> None:
     node = _node("take(x, reshape(i){shape=[7]}){axis=-1}")
     (found,) = _called(node)
     assert len(found[0, 0].unique()) == 4  # all features
+    chosen = _node("gather(x, expand(reshape(i){shape=[7]}){shape=[2,3,7]}){axis=-1}")
+    (elements,) = _called(chosen)
+    assert len(elements[0, 0].unique()) == 4
     table = _node("take(e, slice(i){axis=-1, start=0, stop=3}){axis=-2}")
     (rows,) = _called(table)
     assert len(rows.unique(dim=0)) == 3

@@ -66,6 +66,7 @@ from taso_py.ops.movement import (
     DiagonalMatrix,
     Enlarge,
     Expand,
+    Flip,
     Pad,
     Permute,
     Reshape,
@@ -75,9 +76,9 @@ from taso_py.ops.movement import (
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
+from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
-from taso_py.ops.selection import Take
+from taso_py.ops.selection import Gather, Take
 from taso_py.ops.table import DEFINED, parse_graph
 
 
@@ -246,6 +247,7 @@ CASES = [
     Case(Attention(), [(2, 3, 4), (2, 5, 4), (2, 5, 6), (3, 5)], F.scaled_dot_product_attention),
     Case(Concat(-2), [(2, 1, 3), (2, 4, 3), (2, 2, 3)], lambda *x: torch.cat(x, -2)),
     Case(Slice(-1, 1, 6, 2), [(2, 7)], lambda x: x[:, 1:6:2]),
+    Case(Flip((-3, -1)), [(2, 3, 4)], lambda x: x.flip(0, 2)),
     Case(Diagonal(), [(2, 3, 3)], lambda x: torch.diagonal(x, dim1=-2, dim2=-1)),
     Case(DiagonalMatrix(), [(2, 3)], torch.diag_embed),
     Case(Permute((-1, -3, -2)), [(2, 3, 4, 5)], lambda x: x.permute(0, 3, 1, 2)),
@@ -260,10 +262,13 @@ CASES = [
     Case(Contiguous(), [(2, 3)], torch.clone),
     Case(Take(-2), [(5, 3), (2, 4)], lambda t, i: F.embedding(i.long(), t), rows=5),
     Case(Take(-2, 1), [(2, 5, 3), (4,)], lambda t, i: t[:, i.long()], rows=5),
+    Case(Gather(-1), [(2, 3, 5), (2, 3, 4)], lambda x, i: x.gather(-1, i.long()), rows=5),
+    Case(Gather(-2), [(5, 3), (7, 3)], lambda x, i: x.gather(-2, i.long()), rows=5),
     Case(Take(-1, 1), [(5,), ()], lambda t, i: t[i.long()], rows=5),
     Case(Sum((-3, -1)), [(2, 3, 4)], lambda x: x.sum((-3, -1))),
     Case(Mean((-2,), keepdim=True), [(2, 3, 4)], lambda x: x.mean(-2, keepdim=True)),
     Case(Max((-2, -1)), [(2, 3, 4)], lambda x: x.amax((-2, -1))),
+    Case(Cumsum(-2), [(2, 3, 4)], lambda x: x.cumsum(-2)),
     Case(VectorNorm((-3, -1), keepdim=True), [(2, 3, 4)], lambda x: torch.linalg.vector_norm(x, 2, (-3, -1), True)),
     Case(VectorNorm((-2,), order=1), [(2, 3, 4)], lambda x: torch.linalg.vector_norm(x, 1, -2)),
 ]
@@ -344,6 +349,18 @@ def test_integers_choose_rows_and_nothing_else_does() -> None:
             op.infer(types)
     with pytest.raises(ValueError, match="wraps is 0 or 1"):
         Take(-2, 2)
+
+
+def test_gather_refuses_what_is_not_one_place_for_each_element() -> None:
+    x, index = TensorType(DType.F32, (2, 5, 3)), TensorType(DType.I64, (2, 4, 3))
+    assert Gather(-2).infer([x, index]) == (TensorType(DType.F32, (2, 4, 3)),)
+    wrong = (TensorType(DType.F32, (2, 4, 3)), TensorType(DType.I64, (2, 4)), TensorType(DType.I64, (1, 4, 3)))
+    for other in wrong:
+        with pytest.raises(ShapeError):
+            Gather(-2).infer([x, other])
+    group = Group("B")
+    grouped = TensorType(DType.FLOAT, (group, 5)), TensorType(DType.INT, (group, 4))
+    assert Gather(-1).infer(grouped)[0].text == "float[..B,4]"
 
 
 def test_the_rows_of_axis_groups_come_first() -> None:

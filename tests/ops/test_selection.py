@@ -21,6 +21,7 @@ def _origins(expression: str) -> list[str]:
         ("permute(reshape(i){shape=[3,2]}){order=[-1,-2]}", 1),
         ("concat(contiguous(i), j, i){axis=-2}", 2),
         ("expand(i){shape=[7,2,3]}", 1),
+        ("flip(i){axes=[-1]}", 1),
     ],
 )
 def test_what_is_only_rearranged_are_the_integers_themselves(expression: str, count: int) -> None:

@@ -22,7 +22,7 @@ from taso_py.ops.movement import Contiguous, Enlarge, Pad, Slice
 from taso_py.ops.normalization import Attention, BatchNorm, Softmax
 from taso_py.ops.reduction import Max, Mean, Sum
 from taso_py.ops.scalar import Apply, Read, Scalar, Times, parts
-from taso_py.ops.selection import Take
+from taso_py.ops.selection import Gather, Take
 from taso_py.ops.table import DEFINED
 from tests.ops.test_evaluate import CASES, Case
 
@@ -229,6 +229,7 @@ def test_traits_are_what_operators_do(op: type[TensorOperator]) -> None:
         (Where, "is_movement", True),
         (Take, "is_movement", False),
         (Take, "is_elementwise", True),
+        (Gather, "is_movement", False),
         (Greater, "is_elementwise", False),
     ],
 )

@@ -50,6 +50,16 @@ def test_convolutions_count_as_in_pytorch(
     assert work(node(f"conv2d(a, b){attributes}", *types)).flops == expected
 
 
+def test_a_running_sum_counts_as_the_sum_does() -> None:
+    assert work(node("cumsum(a){axis=-1}", "f32[3,5]")).flops == work(node("sum(a){axes=[-1]}", "f32[3,5]")).flops == 15
+    assert work(node("cumsum(a){axis=-2}", "f32[1,5]")) == Work(5, 20, 20)
+    # What is added up anew for each of them counts as often.
+    causal, whole = (work(node(f"attention(a, a, a){form}", "f32[1,2,9,4]")).flops for form in ("{causal=true}", ""))
+    assert causal is not None
+    assert whole is not None
+    assert whole / 2 < causal < whole
+
+
 def test_products_with_padding_do_not_count() -> None:
     types = ("f32[1,3,7,8]", "f32[5,3,3,3]")
     padded = work(node("conv2d(a, b){padding=[1,1]}", *types))

@@ -53,7 +53,7 @@ FORMS: dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = {
     "complex": (Model(lambda s, x: x * s.w, w=torch.complex(X, -X)), (X,), {}),
     "truth values": (Model(lambda s, x: x.masked_fill(s.w, 0), w=X > 0), (X,), {}),
     "nothing": (Model(lambda s, x: torch.cat([x, s.w]), w=torch.zeros(0, 4)), (X,), {}),
-    "outside the table": (Model(lambda s, x: torch.cumsum(x @ s.w, 1), w=WEIGHT), (X,), {}),
+    "outside the table": (Model(lambda s, x: torch.cumprod(x @ s.w, 1), w=WEIGHT), (X,), {}),
     "a graph inside": (
         Model(lambda s, x: torch.cond(x.sum() > 0, lambda a: a @ s.w, lambda a: a - 1, (x,)), w=WEIGHT),
         (X,),

@@ -22,6 +22,7 @@ from taso_py.ops.movement import (
     DiagonalMatrix,
     Enlarge,
     Expand,
+    Flip,
     Pad,
     Permute,
     Reshape,
@@ -30,9 +31,9 @@ from taso_py.ops.movement import (
 )
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
+from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 from taso_py.ops.resizing import UpsampleBilinear2d
-from taso_py.ops.selection import Take
+from taso_py.ops.selection import Gather, Take
 from taso_py.ops.table import DEFINED
 from verify.witness import compute
 
@@ -259,11 +260,19 @@ def enlarge(random: Random) -> Case:
     return Enlarge((x[2] + 2 * random.randint(0, 2), x[3] + 2 * random.randint(0, 2))), [x]
 
 
+def axes_of(random: Random, rank: int) -> tuple[int, ...]:
+    return tuple(sorted(random.sample(range(-rank, 0), random.randint(1, rank))))
+
+
+def flip(random: Random) -> Case:
+    x = shape(random, 1)
+    return Flip(axes_of(random, len(x))), [x]
+
+
 def reduction(kind: type[Sum] | type[Mean] | type[Max]) -> Make:
     def case(random: Random) -> Case:
         x = shape(random, 1)
-        axes = tuple(sorted(random.sample(range(-len(x), 0), random.randint(1, len(x)))))
-        return kind(axes, random.random() < 0.5), [x]
+        return kind(axes_of(random, len(x)), random.random() < 0.5), [x]
 
     return case
 
@@ -271,6 +280,18 @@ def reduction(kind: type[Sum] | type[Mean] | type[Max]) -> Make:
 def take(random: Random) -> Case:
     x = shape(random, 1)
     return Take(axis_of(random, len(x)), random.randint(0, 1)), [x, shape(random)[:2]]
+
+
+def gather(random: Random) -> Case:
+    x = shape(random, 1)
+    axis = axis_of(random, len(x))
+    at = len(x) + axis
+    return Gather(axis), [x, (*x[:at], few(random), *x[at + 1 :])]
+
+
+def cumsum(random: Random) -> Case:
+    x = shape(random, 1)
+    return Cumsum(axis_of(random, len(x))), [x]
 
 
 def softmax(random: Random) -> Case:
@@ -315,13 +336,16 @@ CASES: dict[str, Make] = {
     "expand": expand,
     "upsample_nearest2d": upsample,
     "upsample_bilinear2d": bilinear,
+    "flip": flip,
     "diagonal": diagonal,
     "diagonal_matrix": diagonal_matrix,
     "pad": pad,
     "enlarge": enlarge,
     "take": take,
+    "gather": gather,
     **{kind.name: reduction(kind) for kind in (Sum, Mean, Max)},
     "vector_norm": vector_norm,
+    "cumsum": cumsum,
 }
 
 
@@ -343,9 +367,10 @@ def test_the_definition_is_what_torch_computes(name: str) -> None:
         truths = (1 if name == "where" else len(shapes)) if op.reads_truth else 0
         tensors = [tensor > 0 if place < truths else tensor for place, tensor in enumerate(tensors)]
         types = [TensorType(DType.BOOL if place < truths else DType.F64, s) for place, s in enumerate(shapes)]
-        if isinstance(op, Take):
+        if isinstance(op, Take | Gather):
             rows = shapes[0][op.axis]
-            tensors[1] = torch.randint(-rows if op.wraps else 0, rows, shapes[1], generator=generator)
+            least = -rows if isinstance(op, Take) and op.wraps else 0
+            tensors[1] = torch.randint(least, rows, shapes[1], generator=generator)
             types[1] = TensorType(DType.I64, shapes[1])
         expected = compute(op, tensors)
         assert op.infer(types)[0].sizes == tuple(expected.shape), (op, shapes)

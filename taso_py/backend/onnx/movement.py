@@ -20,6 +20,7 @@ from taso_py.ops.movement import (
     DiagonalMatrix,
     Enlarge,
     Expand,
+    Flip,
     Pad,
     Permute,
     Reshape,
@@ -37,6 +38,19 @@ def _concat(w: Writer, op: Concat, node: Node, operands: Sequence[OnnxValue]) ->
 def _slice(w: Writer, op: Slice, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     steps = w.integers([op.step]) if op.step != 1 else None
     return w.op("Slice", operands[0], w.dims([op.start]), w.dims([op.stop]), w.integers([op.axis]), steps)
+
+
+_LAST = (1 << 63) - 1
+
+
+def _flip(w: Writer, op: Flip, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return flipped(w, operands[0], op.axes)
+
+
+def flipped(w: Writer, value: OnnxValue, axes: Sequence[int]) -> OnnxValue:
+    """Reverse the order of the elements along axes."""
+    bounds = [[-1] * len(axes), [-_LAST] * len(axes), axes, [-1] * len(axes)]
+    return w.op("Slice", value, *map(w.integers, bounds))
 
 
 def _diagonal(w: Writer, op: Diagonal, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -148,6 +162,7 @@ def _contiguous(w: Writer, op: Contiguous, node: Node, operands: Sequence[OnnxVa
 ROWS: Mapping[type[Operator], Row] = {
     Concat: _concat,
     Slice: _slice,
+    Flip: _flip,
     Permute: _permute,
     Reshape: _reshape,
     Diagonal: _diagonal,

@@ -17,7 +17,7 @@ from taso_py.ir.operator import Operator
 from taso_py.ir.size import Dim
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
+from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 
 
 def _numbers(dims: Sequence[Dim]) -> list[int]:
@@ -144,6 +144,10 @@ def _vector_norm(w: Writer, op: VectorNorm, node: Node, operands: Sequence[OnnxV
     return w.op(f"ReduceL{op.order}", operands[0], w.integers(op.axes), keepdims=int(op.keepdim))
 
 
+def _cumsum(w: Writer, op: Cumsum, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return w.op("CumSum", operands[0], w.number(op.axis, DType.I64))
+
+
 ROWS: Mapping[type[Operator], Row] = {
     AvgPool2d: _avg_pool2d,
     MaxPool2d: _max_pool2d,
@@ -152,5 +156,6 @@ ROWS: Mapping[type[Operator], Row] = {
     Mean: _reduction("ReduceMean"),
     Max: _reduction("ReduceMax"),
     VectorNorm: _vector_norm,
+    Cumsum: _cumsum,
 }
 """The rows, by the class of the operator."""

@@ -26,6 +26,7 @@ from taso_py.ops.movement import (
     Diagonal,
     DiagonalMatrix,
     Expand,
+    Flip,
     Pad,
     Reshape,
     Slice,
@@ -259,6 +260,17 @@ def _roll(call: AtenCall) -> Result:
     return x
 
 
+def _flip(*axes: int) -> Callable[[AtenCall], Result]:
+    """Import elements in reverse order along given axes, or along those that the call names."""
+
+    def row(call: AtenCall) -> Result:
+        x, given = call.value("self"), axes or call["dims"]
+        call.require(x.type.rank > 0 and len(given) > 0)
+        return apply(Flip(tuple(sorted(negative(axis, x.type.rank) for axis in given))), x)
+
+    return row
+
+
 def _pad(widths: str, value: str) -> Callable[[AtenCall], Result]:
     def row(call: AtenCall) -> Result:
         x, flat = call.value("self"), list(call[widths])
@@ -364,6 +376,9 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,
     "aten.roll.default": _roll,
+    "aten.flip.default": _flip(),
+    "aten.flipud.default": _flip(0),
+    "aten.fliplr.default": _flip(1),
     "aten.repeat_interleave.self_int": _repeat_interleave,
     "aten.repeat.default": _copies("repeats"),
     "aten.tile.default": _copies("dims"),

@@ -16,7 +16,7 @@ from taso_py.ir.size import Dim
 from taso_py.ops.elementwise import Abs
 from taso_py.ops.movement import Reshape
 from taso_py.ops.pooling import AdaptiveAvgPool2d, AvgPool2d, MaxPool2d
-from taso_py.ops.reduction import Max, Mean, Sum, VectorNorm
+from taso_py.ops.reduction import Cumsum, Max, Mean, Sum, VectorNorm
 
 
 def _stride(call: AtenCall) -> tuple[int, int]:
@@ -116,6 +116,13 @@ def _linalg_norm(call: AtenCall) -> Result:
     return _norm("ord")(call)
 
 
+def _cumsum(call: AtenCall) -> Result:
+    x = call.value("self")
+    # Another element type given is another way of computing, not a cast before or after.
+    call.require(call.types[0].dtype is x.type.dtype)
+    return apply(Cumsum(call.axis("dim", x)), x)
+
+
 def _greatest(call: AtenCall) -> Result:
     """Import the maximum along an axis where nothing reads its index."""
     call.require(call.read <= {0})
@@ -137,6 +144,7 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.mean.dim": _reduction(Mean),
     "aten.amax.default": _reduction(Max),
     "aten.max.dim": _greatest,
+    "aten.cumsum.default": _cumsum,
     "aten.linalg_vector_norm.default": _norm("ord"),
     "aten.norm.ScalarOpt_dim": _norm("p"),
     "aten.norm.Scalar": _norm("p"),

@@ -1,4 +1,4 @@
-"""Import of lookups: embeddings, and indexing with one tensor of integers.
+"""Import of lookups: embeddings, indexing with one tensor of integers, and elements of each row.
 
 An embedding's ``padding_idx`` matters for gradients only. One that renormalizes what it reads writes to its table
 before the lookup, by a call of its own, which stays opaque.
@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from taso_py.frontend.call import AtenCall, Result, apply
-from taso_py.frontend.dialect.movement import reshaped
+from taso_py.frontend.dialect.movement import reshaped, sliced
 from taso_py.ir.node import Value
-from taso_py.ops.selection import Take
+from taso_py.ops.selection import Gather, Take
 
 
 def _embedding(call: AtenCall) -> Result:
@@ -35,9 +35,21 @@ def _index(call: AtenCall) -> Result:
     return apply(Take(axis - x.type.rank, 1), x, index)
 
 
+def _gather(call: AtenCall) -> Result:
+    """Import elements that integers choose; of longer axes than those of the integers, the first ones."""
+    x, index, axis = call.value("self"), call.value("index"), call.axis("dim", call.value("self"))
+    for other in range(-x.type.rank, 0):
+        size, count = x.type.dims[other], index.type.dims[other]
+        if other != axis and size != count:
+            call.require(isinstance(size, int) and isinstance(count, int))
+            x = sliced(x, other, 0, count)
+    return apply(Gather(axis), x, index)
+
+
 ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.embedding.default": _embedding,
     "aten.index_select.default": _index_select,
     "aten.index.Tensor": _index,
+    "aten.gather.default": _gather,
 }
 """One row per ATen overload."""

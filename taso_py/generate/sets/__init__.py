@@ -7,15 +7,16 @@ view, ``layers`` has layers that take in what is before or behind them, ``heads`
 groups of queries, ``algebra`` further laws of sums, products and joins, ``activations`` the gates of mobile networks
 written out, ``arrays`` sums, stacks, slices and diagonals of results, ``formulas`` numbers, powers and functions of
 elements, ``choices`` choices between values and logic, ``branches`` sums of layers of one operand, ``lookups`` what is
-computed from rows that integers choose, ``images`` what is computed of enlarged images and of averages,
+computed from what integers choose, ``images`` what is computed of enlarged images and of averages,
 ``interpolation`` what is computed of linearly enlarged ones, ``joints`` convolutions of several images joined,
 ``rotary`` and ``angles`` rotary position embeddings, ``absorbed`` norms, unequal padding and orders of channels that
 layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a product and norms of vectors taken apart,
 ``gates`` factors that are collected, ``convolutions`` transposed convolutions and those of volumes,
 ``identities`` quotients, signs and bounds, ``signs`` laws of positive numbers, ``extents`` what is computed of values
-that are repeated, padded, joined or reduced. ``transformer`` moves the operators of attention blocks through reshapes,
-transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the operators
-beside them, ``matrix`` goes deepest with fewest operators.
+that are repeated, padded, joined or reduced, ``orders`` of elements in reverse order, ``cumulative`` of running sums.
+``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core``
+with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with
+fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -34,6 +35,7 @@ from taso_py.generate.sets.compounds import COMPOUNDS
 from taso_py.generate.sets.conv import CONV
 from taso_py.generate.sets.convolutions import CONVOLUTIONS
 from taso_py.generate.sets.core import CORE
+from taso_py.generate.sets.cumulative import CUMULATIVE
 from taso_py.generate.sets.deep import DEEP
 from taso_py.generate.sets.extents import EXTENTS
 from taso_py.generate.sets.fold import FOLD
@@ -50,6 +52,7 @@ from taso_py.generate.sets.layout import LAYOUT
 from taso_py.generate.sets.lookups import LOOKUPS
 from taso_py.generate.sets.matrix import MATRIX
 from taso_py.generate.sets.merge import MERGE
+from taso_py.generate.sets.orders import ORDERS
 from taso_py.generate.sets.rotary import ANGLES, ROTARY
 from taso_py.generate.sets.rows import ROWS
 from taso_py.generate.sets.scalars import SCALARS
@@ -88,6 +91,8 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "identities": IDENTITIES,
     "signs": SIGNS,
     "extents": EXTENTS,
+    "orders": ORDERS,
+    "cumulative": CUMULATIVE,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -118,6 +123,8 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("identities",),
     ("signs",),
     ("extents",),
+    ("orders",),
+    ("cumulative",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

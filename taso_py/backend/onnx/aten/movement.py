@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.aten.elementwise import operand_as
 from taso_py.backend.onnx.aten.indexing import with_rows
-from taso_py.backend.onnx.movement import padded, reshaped
+from taso_py.backend.onnx.movement import flipped, padded, reshaped
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.ir.size import Dim
@@ -67,9 +67,7 @@ def _flip(w: Writer, call: OpaqueCall) -> OnnxValue:
     axes: Sequence[int] = call.arguments["dims"]
     if not call.operand().type.rank:  # PyTorch takes the last axis of a number, which has none
         return call.operand().onnx
-    count = len(axes)
-    bounds = [[-1] * count, [-_LAST] * count, axes, [-1] * count]
-    return w.op("Slice", call.operand().onnx, *map(w.integers, bounds))
+    return flipped(w, call.operand().onnx, axes)
 
 
 def _repeat(w: Writer, call: OpaqueCall) -> OnnxValue:

@@ -36,6 +36,7 @@ QUICK = {
     ("gates",),
     ("identities",),
     ("extents",),
+    ("loops",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

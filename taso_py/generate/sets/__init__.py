@@ -13,9 +13,9 @@ computed from rows that integers choose, ``images`` what is computed of enlarged
 layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a product and norms of vectors taken apart,
 ``gates`` factors that are collected, ``convolutions`` transposed convolutions and those of volumes,
 ``identities`` quotients, signs and bounds, ``extents`` what is computed of values that are repeated, padded, joined or
-reduced. ``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is
-``core`` with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest
-with fewest operators.
+reduced, ``loops`` what is computed of parts, as in loops over rows. ``transformer`` moves the operators of attention
+blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped
+convolutions and the operators beside them, ``matrix`` goes deepest with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -48,6 +48,7 @@ from taso_py.generate.sets.joints import JOINTS
 from taso_py.generate.sets.layers import LAYERS
 from taso_py.generate.sets.layout import LAYOUT
 from taso_py.generate.sets.lookups import LOOKUPS
+from taso_py.generate.sets.loops import LOOPS
 from taso_py.generate.sets.matrix import MATRIX
 from taso_py.generate.sets.merge import MERGE
 from taso_py.generate.sets.rotary import ANGLES, ROTARY
@@ -86,6 +87,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "convolutions": CONVOLUTIONS,
     "identities": IDENTITIES,
     "extents": EXTENTS,
+    "loops": LOOPS,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -115,6 +117,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("convolutions",),
     ("identities",),
     ("extents",),
+    ("loops",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

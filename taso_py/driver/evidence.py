@@ -62,5 +62,6 @@ def _check(c: OutputComparison) -> OutputCheck:
 
 
 def _applied_rules(trace: Trace) -> tuple[Substitution, ...]:
-    order = list(dict.fromkeys(trace.applied))
-    return tuple(sorted(trace.rules, key=lambda rule: order.index(rule.id)))
+    """Return the rules of a trace in the order of application, then those that were not applied themselves."""
+    order = {id_: place for place, id_ in enumerate(dict.fromkeys(trace.applied))}
+    return tuple(sorted(trace.rules, key=lambda rule: order.get(rule.id, len(order))))

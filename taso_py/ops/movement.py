@@ -55,10 +55,13 @@ class Concat(_Movement):
             at = out[self.axis] - start
             parts.append(Guard(within(at, extent), operand(*_with_axis(out, self.axis, at))))
             start = start + extent
-        result = parts[0]
-        for part in parts[1:]:
-            result = result + part
-        return result
+        return _sum(parts)
+
+
+def _sum(parts: Sequence[Scalar]) -> Scalar:
+    """Return the sum of some numbers, of sums of equally many, so that it is not deep if there are many."""
+    middle = (len(parts) + 1) // 2
+    return parts[0] if len(parts) == 1 else _sum(parts[:middle]) + _sum(parts[middle:])
 
 
 def _with_axis(items: Sequence[_T], axis: int, item: _T) -> tuple[_T, ...]:

@@ -51,7 +51,7 @@ class Evidence:
     difference: GraphDifference
     """Difference between the original's graph and the rewritten one."""
     rules: tuple[Substitution, ...]
-    """The applied rules, each once."""
+    """The applied rules, each once, then those that lemmas among them follow from."""
     profiles: tuple[Profile, Profile] | None
     """Profiles before and after, if any were made."""
     outputs: tuple[OutputCheck, ...]

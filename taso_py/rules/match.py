@@ -52,6 +52,8 @@ class Match:
     """The element type for ``FLOAT``; None where the rule does not mention it."""
     outputs: tuple[Value, ...]
     """The values that are replaced, in the order of the source's outputs."""
+    bases: tuple[Substitution, ...] = ()
+    """The rules that the rule was derived from for this match; none for one that was proved by itself."""
 
     @property
     def has_signs(self) -> bool:
@@ -65,8 +67,9 @@ class Matcher:
     def __init__(self, rules: Iterable[Substitution], keep_symmetric: bool = False) -> None:
         """Create a matcher; of matches that differ by a symmetry of a rule one is found, unless ``keep_symmetric``."""
         self.keeps_symmetric = keep_symmetric
+        self.rules = tuple(rules)
         with collector_paused():  # here and below: rules make no reference cycles, and many objects
-            self._waiting = [(rule, number, _kinds(rule)) for number, rule in enumerate(rules)]
+            self._waiting = [(rule, number, _kinds(rule)) for number, rule in enumerate(self.rules)]
         self._met = set[type[Operator]]()
         self._searches: dict[str, _Search] = {}
         self._roots, self._anywhere = Anchors[_Search](), Anchors[_Search]()
@@ -96,6 +99,10 @@ class Matcher:
         """Return all matches in a graph, or only those that compute something at run time."""
         index = graph if isinstance(graph, GraphIndex) else GraphIndex(graph)
         return self._find(index, index.graph.nodes, self._roots, only_running=only_running, known=())
+
+    def at(self, index: GraphIndex, node: Node) -> list[Match]:
+        """Return the matches of which the first output is one of a node's."""
+        return self._find(index, [node], self._roots, only_running=False, known=())
 
     def around(
         self,

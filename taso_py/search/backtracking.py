@@ -41,6 +41,7 @@ from taso_py.search.cost import Cost
 from taso_py.search.explorer import PRECISION, Explorer, quantized
 from taso_py.search.partition import Partition
 from taso_py.search.result import Limits, ProgressCallback, SearchResult, SearchStop
+from taso_py.search.rolling import search_rolled
 from taso_py.search.state import Option, SearchState
 
 
@@ -53,7 +54,8 @@ def search(
 ) -> SearchResult:
     """Search for cheaper graphs that compute the same; a keyboard interrupt ends the search with the best known so far.
 
-    Graphs with more than ``WHOLE`` nodes that run are searched region by region (:mod:`taso_py.search.partition`).
+    Loops over rows are rolled up first (:mod:`taso_py.search.rolling`). Graphs with more than ``WHOLE`` nodes that run
+    are searched region by region (:mod:`taso_py.search.partition`).
 
     Args:
         graph: the graph to start from.
@@ -63,10 +65,14 @@ def search(
         report: called with the progress after every graph that is built.
     """
     matcher, limits = rules if isinstance(rules, Matcher) else Matcher(rules), limits or Limits()
-    with collector_paused(shared=False):
+
+    def search_within(graph: Graph, limits: Limits) -> SearchResult:
         if sum(not node.is_static for node in graph.nodes) <= WHOLE:
             return Backtracking(graph, matcher, cost, limits=limits, report=report).run()
         return Partition(graph, matcher, cost, limits=limits, report=report, strategy=Backtracking).run()
+
+    with collector_paused(shared=False):
+        return search_rolled(graph, matcher.rules, cost, limits, search_within)
 
 
 WHOLE = 60

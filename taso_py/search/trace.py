@@ -21,12 +21,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.rules.apply import apply, concrete_side
 from taso_py.rules.index import GraphIndex
+from taso_py.rules.lemma import LEMMA, Roller, lemma_match
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules, write_rules
@@ -81,7 +83,7 @@ class Trace:
     """The digest of the original graph."""
     steps: tuple[TraceStep, ...]
     rules: tuple[Substitution, ...]
-    """The rules that occur, also in bodies, sorted by identifier."""
+    """The rules that occur, also in bodies, and those that lemmas among them follow from, sorted by identifier."""
     bodies: tuple[BodyTrace, ...] = ()
     """The steps in bodies of control flow, which are taken after the others."""
 
@@ -109,7 +111,8 @@ def make_trace(
     taken: list[TraceStep] = []
     end = original.digest
     for match, after in steps:
-        rules[match.rule.id], end = match.rule, after.digest
+        rules |= {rule.id: rule for rule in (match.rule, *match.bases)}
+        end = after.digest
         taken.append(_step(match, end))
     rules |= {rule.id: rule for body in bodies for rule in body.trace.rules}
     if (bodies[-1].result if bodies else end) != result.digest:
@@ -164,6 +167,9 @@ def _read_body(found: re.Match[str], rules: Sequence[Substitution]) -> BodyTrace
     place, node, original, lines, result = found.groups()
     steps = tuple(_read_step(line.removeprefix("  ")) for line in lines.splitlines())
     used = {step.rule for step in steps}
+    if any(rule.proof == LEMMA and rule.id in used for rule in rules):
+        roller = Roller(rules)
+        used |= {base.id for rule in rules if rule.proof == LEMMA and rule.id in used for base in roller.bases(rule)}
     trace = Trace(original, steps, tuple(rule for rule in rules if rule.id in used))
     return BodyTrace(node, int(place), trace, result)
 
@@ -247,11 +253,9 @@ def replay_steps(
     """
     if graph.digest != trace.original:
         raise TraceError("the trace is of another graph; replay it on the model, inputs and version it was made with")
-    known = {rule.id: rule for rule in (trace.rules if rules is None else rules)}
+    known = _Known(trace, trace.rules if rules is None else rules)
     for number, step in enumerate(trace.steps, start=1):
-        if step.rule not in known:
-            raise TraceError(f"step {number}: the database has no rule {step.rule}")
-        match = _find(graph, step, known[step.rule])
+        match = known.find(graph, step, number)
         if match is None or not _replaces_its_source(match):
             raise TraceError(f"step {number}: rule {step.rule} does not match where the trace says")
         after = apply(graph, match)
@@ -280,6 +284,39 @@ def _replaces_its_source(match: Match) -> bool:
             return False
         waiting += zip(one.node.inputs, other.node.inputs, strict=True)
     return True
+
+
+class _Known:
+    """The rules that the steps of a trace may apply: given ones, and the trace's lemmas that follow from them."""
+
+    def __init__(self, trace: Trace, rules: Iterable[Substitution]) -> None:
+        self._rules = {rule.id: rule for rule in rules if rule.proof != LEMMA}
+        self._lemmas = {rule.id: rule for rule in trace.rules if rule.proof == LEMMA}
+
+    @cached_property
+    def _roller(self) -> Roller:
+        return Roller(self._rules.values())
+
+    def find(self, graph: Graph, step: TraceStep, number: int) -> Match | None:
+        """Return the match that a step describes, if there is one.
+
+        Raises:
+            TraceError: its rule is not known, or is a lemma that does not follow from those that are.
+        """
+        rule, lemma = self._rules.get(step.rule), self._lemmas.get(step.rule)
+        if rule is not None:
+            return _find(graph, step, rule)
+        if lemma is None:
+            raise TraceError(f"step {number}: the database has no rule {step.rule}")
+        bases = self._roller.bases(lemma)
+        if not bases:
+            raise TraceError(f"step {number}: the lemma {step.rule} does not follow from the rules")
+        nodes = {node.digest: node for node in graph.nodes}
+        places = {name: place.split(".") for name, place in step.values}
+        if not {*step.nodes, *(digest for digest, _ in places.values())} <= nodes.keys():
+            return None
+        values = {name: Value(nodes[digest], int(output)) for name, (digest, output) in places.items()}
+        return lemma_match(lemma, bases, [nodes[digest] for digest in step.nodes], values)
 
 
 def _find(graph: Graph, step: TraceStep, rule: Substitution) -> Match | None:

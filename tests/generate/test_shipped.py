@@ -39,6 +39,7 @@ QUICK = {
     ("extents",),
     ("orders",),
     ("cumulative",),
+    ("loops",),
 }
 """What takes seconds to generate; the rest takes minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -177,3 +177,9 @@ def test_a_region_does_not_move_what_stays_inside() -> None:
 def test_sizes_of_elements_are_pytorchs() -> None:
     known = {"bool": torch.bool, "f8e4m3": torch.float8_e4m3fn, "bf16": torch.bfloat16, "c64": torch.complex64}
     assert {name: item_bytes(DType(name)) for name in known} == {name: d.itemsize for name, d in known.items()}
+
+
+def test_concatenations_of_many_operands_are_counted() -> None:
+    many = node(f"concat({', '.join(['a'] * 2000)}){{axis=-2}}", "f32[1,4]")
+    assert work(many).flops == 0
+    assert work(many).written == 32000

@@ -13,10 +13,10 @@ computed from what integers choose, ``images`` what is computed of enlarged imag
 layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a product and norms of vectors taken apart,
 ``gates`` factors that are collected, ``convolutions`` transposed convolutions and those of volumes,
 ``identities`` quotients, signs and bounds, ``signs`` laws of positive numbers, ``extents`` what is computed of values
-that are repeated, padded, joined or reduced, ``orders`` of elements in reverse order, ``cumulative`` of running sums.
-``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core``
-with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with
-fewest operators.
+that are repeated, padded, joined or reduced, ``orders`` of elements in reverse order, ``cumulative`` of running sums,
+``loops`` of parts, as in loops over rows. ``transformer`` moves the operators of attention blocks through reshapes,
+transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the operators
+beside them, ``matrix`` goes deepest with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -50,6 +50,7 @@ from taso_py.generate.sets.joints import JOINTS
 from taso_py.generate.sets.layers import LAYERS
 from taso_py.generate.sets.layout import LAYOUT
 from taso_py.generate.sets.lookups import LOOKUPS
+from taso_py.generate.sets.loops import LOOPS
 from taso_py.generate.sets.matrix import MATRIX
 from taso_py.generate.sets.merge import MERGE
 from taso_py.generate.sets.orders import ORDERS
@@ -93,6 +94,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "extents": EXTENTS,
     "orders": ORDERS,
     "cumulative": CUMULATIVE,
+    "loops": LOOPS,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -125,6 +127,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("extents",),
     ("orders",),
     ("cumulative",),
+    ("loops",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

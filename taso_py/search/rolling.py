@@ -1,0 +1,117 @@
+"""Search of graphs in which loops over rows are rolled up.
+
+A lemma (:mod:`taso_py.rules.lemma`) replaces as many operators as a loop has rows; a region of a large graph holds some
+of them, and a step of a search moves one. So lemmas are applied first, to the whole graph, and the search goes on from
+there.
+
+Invariant: a lemma that is applied makes the graph cheaper, and is within the limits of the search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node
+from taso_py.ops.movement import Concat, Slice
+from taso_py.rules.apply import apply
+from taso_py.rules.lemma import Roller
+from taso_py.rules.match import Match
+from taso_py.rules.substitution import Substitution
+from taso_py.search.cost import Cost, static_bytes
+from taso_py.search.result import Candidate, Limits, SearchResult, SearchStop
+
+Steps: TypeAlias = Iterable[tuple[Match, Graph]]
+
+
+def search_rolled(
+    graph: Graph,
+    rules: Iterable[Substitution],
+    cost: Cost,
+    limits: Limits,
+    search: Callable[[Graph, Limits], SearchResult],
+) -> SearchResult:
+    """Return the result of a search from a graph after its loops are rolled up, as that of a search from the graph.
+
+    Args:
+        graph: the graph.
+        rules: the rules that lemmas may rest on.
+        cost: gives the costs of graphs.
+        limits: the limits of the search.
+        search: searches from another graph, within other limits.
+    """
+    if not _has_loops(graph):
+        return search(graph, limits)
+    start, original = limits.now(), _candidate(graph, cost)
+    within = replace(limits, static_bytes=limits.most_bytes(original.static_bytes))
+    steps, is_interrupted = list[tuple[Match, Graph]](), False
+    try:
+        for step in roll_up(graph, rules, cost, within):
+            steps.append(step)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    spent = limits.now() - start
+    if not steps and not is_interrupted:
+        return search(graph, limits)
+    end = steps[-1][1] if steps else graph
+    if is_interrupted:
+        rolled = _candidate(end, cost)
+        found = SearchResult(rolled, (rolled,), SearchStop.INTERRUPTED, expansions=0, built=0, seconds=0.0)
+    else:
+        found = search(end, replace(within, seconds=max(1e-9, limits.seconds - spent)))  # a limit must be above 0
+    names = tuple(match.rule.id for match, _ in steps)
+    candidates = [
+        replace(one, original=graph, applied=(*names, *one.applied), steps=_Steps(steps, one.steps))
+        for one in found.candidates
+        if names or one.applied
+    ]
+    best = sorted(candidates, key=lambda candidate: candidate.seconds)[: limits.results]
+    return replace(found, original=original, candidates=(*best, original), seconds=found.seconds + spent)
+
+
+def roll_up(graph: Graph, rules: Iterable[Substitution], cost: Cost, limits: Limits) -> Iterator[tuple[Match, Graph]]:
+    """Yield lemmas that make a graph cheaper, each applied to the graph after the one before, with the graph after it.
+
+    Args:
+        graph: the graph.
+        rules: the rules that lemmas may rest on.
+        cost: gives the costs of graphs.
+        limits: the limits on time, numerics, and the bytes that a graph may store, as a number.
+    """
+    start, roller, seconds, tried = limits.now(), Roller(rules), cost.graph_cost(graph), set[Node]()
+    most = limits.static_bytes if limits.static_bytes is not None else float("inf")
+    is_changed = True
+    while is_changed and limits.now() - start <= limits.seconds:
+        is_changed = False
+        for match in roller.lemmas(graph, tried):
+            after = apply(graph, match) if limits.allows(match) else None
+            if after is None or static_bytes(cost, after) > most or not cost.graph_cost(after) < seconds:
+                continue
+            graph, seconds, is_changed = after, cost.graph_cost(after), True
+            yield match, graph
+            break
+
+
+def _has_loops(graph: Graph) -> bool:
+    """Return whether a graph has what an unrolled loop consists of at least: slices and concatenations."""
+    kinds = {type(node.op) for node in graph.nodes if not node.is_static}
+    return {Concat, Slice} <= kinds
+
+
+def _candidate(graph: Graph, cost: Cost) -> Candidate:
+    """Return a graph as it is as a result."""
+    return Candidate(graph, graph, cost.graph_cost(graph), static_bytes=static_bytes(cost, graph))
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Steps, and those after them."""
+
+    first: Steps
+    then: Steps
+
+    def __iter__(self) -> Iterator[tuple[Match, Graph]]:
+        yield from self.first
+        yield from self.then

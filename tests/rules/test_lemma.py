@@ -1,0 +1,144 @@
+"""Lemmas of loops over rows: what follows from given rules, and what does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node
+from taso_py.ops.table import parse_graph
+from taso_py.rules.apply import apply
+from taso_py.rules.lemma import Roller
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.text import read_rules, write_rules
+from taso_py.rules.verdict import Numerics, Outcome
+from verify import prove
+
+RELU, LINEAR, JOINED, WHOLE, SUM = RULES = read_rules("""
+rule a: float[..A,B,C] source slice(relu(a)){axis=-2, start=D, stop=E} target relu(slice(a){axis=-2, start=D, stop=E})
+rule a: float[..A,B,C], b: float[D,C]
+  source slice(linear(a, b)){axis=-2, start=E, stop=F} target linear(slice(a){axis=-2, start=E, stop=F}, b)
+  numerics REORDER
+rule a: float[..A,B,C]
+  source concat(slice(a){axis=-2, start=D, stop=E}, slice(a){axis=-2, start=E, stop=F}){axis=-2}
+  target slice(a){axis=-2, start=D, stop=F}
+rule a: float[..A,B,C] source slice(a){axis=-2, start=0, stop=B} target a
+rule a: float[..A,B,C], b: float[..A,B,C]
+  source add(slice(a){axis=-2, start=D, stop=E}, slice(b){axis=-2, start=D, stop=E})
+  target slice(add(a, b)){axis=-2, start=D, stop=E}
+""")
+
+
+def _rows(*bounds: tuple[int, int], done: str = "relu({})", axis: int = -2) -> Graph:
+    """What is done to rows of ``x``, joined."""
+    parts = [done.format(f"slice(x){{axis=-2, start={start}, stop={stop}}}") for start, stop in bounds]
+    variables = "x: f32[8,8], y: f32[8,8], w: f32[8,8]"
+    return parse_graph(f"graph({variables}) {{ return concat({', '.join(parts)}){{axis={axis}}} }}")
+
+
+def _each(count: int) -> list[tuple[int, int]]:
+    return [(row, row + 1) for row in range(count)]
+
+
+def _lemmas(graph: Graph, rules: Iterable[Substitution] = RULES) -> list[Substitution]:
+    return [match.rule for match in Roller(rules).lemmas(graph, set[Node]())]
+
+
+def _target(lemma: Substitution) -> str:
+    return lemma.statement.partition("target ")[2]
+
+
+@pytest.mark.parametrize(
+    ("graph", "target"),
+    [
+        (_rows(*_each(8)), "relu(v0)"),
+        (_rows((0, 3), (3, 4), (4, 8)), "relu(v0)"),
+        (_rows((1, 2), (2, 4)), "relu(slice(v0){axis=-2, start=1, stop=4})"),
+        (_rows(*_each(8), done="linear(relu({}), w)"), "linear(relu(v0), v1)"),
+        (_rows(*_each(8), done="add(relu({0}), {0})"), "add(relu(v0), v0)"),
+        (_rows(*_each(8), done="{}"), "v0"),
+        (_rows((0, 1), (2, 3), (3, 8)), "concat(v0, relu(slice(v1){axis=-2, start=2, stop=8})){axis=-2}"),
+    ],
+)
+def test_slices_that_follow_each_other_are_one(graph: Graph, target: str) -> None:
+    (lemma,) = _lemmas(graph)
+    assert _target(lemma) == target
+    assert prove(lemma).outcome is Outcome.PROVED
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        _rows((1, 2), (0, 1)),
+        _rows((0, 1), (2, 3)),
+        _rows((0, 1), (0, 1)),
+        _rows((0, 2), (1, 3)),
+        _rows((0, 1), (1, 2), axis=-1),
+        _rows((0, 1), (1, 2), done="tanh({})"),
+        _rows((0, 1), (1, 2), done="linear(w, {})"),
+        parse_graph("""graph(x: f32[8,8], y: f32[8,8]) {
+          return concat(slice(x){axis=-2, start=0, stop=1}, slice(y){axis=-2, start=1, stop=2}){axis=-2} }"""),
+        parse_graph("""graph(x: f32[8,8]) {
+          return concat(slice(x){axis=-2, start=0, stop=4, step=2},
+            slice(x){axis=-2, start=4, stop=8, step=2}){axis=-2} }"""),
+        parse_graph("""graph(x: f32[8,8], v: f32[8,8], w: f32[8,8]) {
+          return concat(linear(slice(x){axis=-2, start=0, stop=4}, v),
+            linear(slice(x){axis=-2, start=4, stop=8}, w)){axis=-2} }"""),
+    ],
+)
+def test_other_slices_are_not(graph: Graph) -> None:
+    assert not _lemmas(graph)
+
+
+def test_a_lemma_has_the_numerics_of_the_rules_that_it_follows_from() -> None:
+    assert [_lemmas(_rows(*_each(2), done=done))[0].numerics for done in ("relu({})", "linear({}, w)")] == [
+        Numerics.EXACT,
+        Numerics.REORDER,
+    ]
+
+
+def test_rules_that_may_overflow_are_not_reversed() -> None:
+    assert not _lemmas(_rows(*_each(8)), [replace(RELU, numerics=Numerics.RANGE), JOINED, WHOLE])
+
+
+def test_a_lemma_follows_from_its_rules_in_any_order_and_no_others() -> None:
+    graph = _rows(*_each(8), done="add(relu({0}), {0})")
+    (match,) = Roller(RULES).lemmas(graph, set[Node]())
+    assert {rule.id for rule in match.bases} == {rule.id for rule in (RELU, JOINED, WHOLE, SUM)}
+    (lemma,) = read_rules(write_rules([match.rule]))
+    assert lemma == match.rule
+    assert Roller(match.bases).bases(lemma) == Roller(RULES[::-1]).bases(lemma) == list(match.bases)
+    for rule in match.bases:
+        assert not Roller([other for other in RULES if other is not rule]).bases(lemma)
+
+
+def test_what_is_said_of_other_rows_does_not_follow() -> None:
+    (lemma,) = _lemmas(_rows(*_each(8)))
+    wrong = replace(lemma, target=lemma.source)
+    assert Roller(RULES).bases(lemma)
+    assert not Roller(RULES).bases(wrong)
+    assert not Roller(RULES).bases(replace(lemma, numerics=Numerics.REORDER))
+
+
+def test_a_lemma_applies_where_it_was_found() -> None:
+    graph = parse_graph("""graph(x: f32[2,4,8], y: f32[2,4,8]) {
+      t = tanh(x)
+      return mul(y, concat(relu(slice(t){axis=-2, start=0, stop=3}), relu(slice(t){axis=-2, start=3, stop=4})){axis=-2})
+    }""")
+    (match,) = Roller(RULES).lemmas(graph, set[Node]())
+    assert apply(graph, match) == parse_graph("graph(x: f32[2,4,8], y: f32[2,4,8]) { return mul(y, relu(tanh(x))) }")
+
+
+@pytest.mark.parametrize("count", range(3, 7))
+def test_concatenation_is_associative(count: int) -> None:
+    """Lemmas take it for granted."""
+    variables = ", ".join(f"x{place}: float[..A,X{place},C]" for place in range(count))
+    names = [f"x{place}" for place in range(count)]
+    for place in range(count - 1):
+        parts = [*names[:place], f"concat({names[place]}, {names[place + 1]}){{axis=-2}}", *names[place + 2 :]]
+        source, target = (f"concat({', '.join(each)}){{axis=-2}}" for each in (names, parts))
+        (rule,) = read_rules(f"rule {variables} source {source} target {target}")
+        assert prove(rule).outcome is Outcome.PROVED

@@ -38,7 +38,8 @@ def _rules(parsed: argparse.Namespace) -> int:
             raise TasoError("rules show needs an identifier; 'taso-py rules list' prints them")
         rules = tuple(rule for rule in rules if rule.id.startswith(parsed.id))
         if not rules:
-            raise TasoError(f"no rule has the identifier {parsed.id}; 'taso-py rules list' prints them")
+            known = "'taso-py rules list' prints them; those for a model's loops are in its trace.rules"
+            raise TasoError(f"no rule has the identifier {parsed.id}; {known}")
     if parsed.json:
         print_json([{"id": r.id, "text": write_rule(r), "numerics": r.numerics.name} for r in rules])
     elif parsed.action == "show":

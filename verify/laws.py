@@ -43,8 +43,8 @@ INVERSES = frozenset({"reciprocal", "rsqrt"})
 """Functions that are infinite at zero; at minus zero, which is negative in floating point, minus infinity."""
 _SYMMETRIC = {**dict.fromkeys(("tanh", "erf", "sin"), Fraction(-1)), "cos": Fraction(1)}
 """By function, the sign ``s`` in ``f(-a) = s * f(a)``."""
-DECLARED = {sign: sign.label for sign in Sign if sign}
-"""By sign, the name of a function of an unknown: what is known of an element that is declared to have the sign."""
+DECLARED = {sign: f"some {sign.label}" for sign in Sign if sign}
+"""By sign, the name of a function of an unknown, for elements with that sign; nothing else has such a name."""
 _POSITIVE = frozenset({"exp", "sigmoid", DECLARED[Sign.POSITIVE]})
 _NONNEGATIVE = _POSITIVE | {"relu", "rsqrt", "sqrt", DECLARED[Sign.NONNEGATIVE]}
 MOST_POWER = 8

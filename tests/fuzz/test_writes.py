@@ -105,17 +105,16 @@ def _values(case: Case) -> Sequence[Tensor]:
 
 
 def _is_far(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
-    """Return whether two calls differ by more than roundings, also in half precision.
+    """Return whether two calls differ by more than the check allows, which is most where written memory has gaps."""
+    return len(one) != len(other) or any(map(_differ, one, other))
 
-    Not in bfloat16: a hundred times what its roundings do, which the check allows where written memory has gaps, is
-    more than the numbers themselves.
-    """
-    if any(tensor.dtype is torch.bfloat16 for tensor in one):
-        return False
-    return len(one) != len(other) or not all(
-        a.shape == b.shape and torch.allclose(a.double(), b.double(), rtol=0.01, atol=0.01, equal_nan=True)
-        for a, b in zip(one, other, strict=True)
-    )
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or not one.numel():
+        return one.shape != other.shape
+    roundings = 200 * torch.finfo(one.dtype).eps if one.is_floating_point() else 0.0
+    tolerance = max(0.01, roundings) * (1 + float(one.double().nan_to_num(0.0, 0.0, 0.0).abs().max()))
+    return not torch.allclose(one.double(), other.double(), rtol=0.01, atol=tolerance, equal_nan=True)
 
 
 def _without_a_write(case: Case, chance: random.Random, *, is_moved: bool) -> Case | None:
@@ -137,7 +136,7 @@ def test_imports_of_random_models_that_lose_or_reorder_a_write_are_found(
     found: list[bool] = []
 
     @seed(0)
-    @settings(SETTINGS, phases=(Phase.generate,), max_examples=60)
+    @settings(SETTINGS, phases=(Phase.generate,), max_examples=90)
     @given(models(kind))
     def attempt(case: Case) -> None:
         mutant = _without_a_write(case, random.Random(case.text), is_moved=is_moved)

@@ -122,16 +122,25 @@ class Laws:
     def _may_be_minus_infinity(self, term: Term) -> bool:
         """Return whether a term that is nonnegative in the reals may divide by minus zero in floating point."""
         return any(
-            count % 2 and isinstance(factor, Call) and factor.function in INVERSES and self._may_be_minus_zero(factor)
+            isinstance(factor, Call)
+            and factor.function in INVERSES
+            and (count % 2 or any(_is_declared(inner) for part in factor.arguments[0] for inner in part.factors))
+            and self._may_be_minus_zero(factor)
             for factor, count in Counter(term.factors).items()
         )
 
     def _may_be_minus_zero(self, inverse: Call) -> bool:
-        """Return whether the argument may be minus zero: it is not evidently made of positive factors and squares."""
+        """Return whether the argument may be minus zero: it is not evidently made of positive factors and squares.
+
+        The squares that stand for elements that are not negative do not count: these may be minus zero.
+        """
         (argument,) = inverse.arguments
         return not all(
             term.coefficient > 0
-            and all(count % 2 == 0 or self.is_positive(factor) for factor, count in Counter(term.factors).items())
+            and all(
+                self.is_positive(factor) or (count % 2 == 0 and not _is_declared(factor))
+                for factor, count in Counter(term.factors).items()
+            )
             for term in argument
         )
 
@@ -288,6 +297,10 @@ def _cast(function: str, argument: Sum) -> list[Term]:
         case _:
             pass
     return [_call(function, argument)]
+
+
+def _is_declared(factor: Factor) -> bool:
+    return isinstance(factor, Call) and factor.function in DECLARED.values()
 
 
 def _is_exponential(factor: Factor) -> bool:

@@ -44,7 +44,7 @@ from taso_py.ops.scalar import (
 
 _Read: TypeAlias = Callable[[Value], Sign]
 _ALWAYS = {
-    **dict.fromkeys(("exp", "sigmoid", "rsqrt"), Sign.POSITIVE),
+    **dict.fromkeys(("exp", "sigmoid"), Sign.POSITIVE),
     **dict.fromkeys(("relu", "sqrt"), Sign.NONNEGATIVE),
 }
 """The least sign of a function's values."""
@@ -204,8 +204,9 @@ def _of_function(function: str, argument: Scalar, read: _Read) -> Sign:
     least = _ALWAYS.get(function, Sign.ANY)
     if function in _KEEPS:
         return max(least, _sign(argument, read))
-    if function == "reciprocal":
-        return Sign.POSITIVE if _sign(argument, read) else Sign.ANY
+    if function in ("reciprocal", "rsqrt"):
+        # One over minus zero, which counts as not negative, is minus infinity in floating point.
+        return Sign.POSITIVE if _sign(argument, read) is Sign.POSITIVE else Sign.ANY
     if function.startswith(CAST):
         before, after = types_of_cast(function)
         sign = _sign(argument, read)

@@ -55,6 +55,7 @@ NEAR_MISSES = {
     "averages of what is not rectified": Case(lambda m, x: F.relu(F.avg_pool2d(x, 2)), (IMAGE,), "avg_pool2d relu"),
     "a difference of rectified values": Case(lambda m, x, y: F.relu(F.relu(x) - F.relu(y)), PAIR, "relu relu relu sub"),
     "a logarithm of two more": Case(lambda m, x: torch.log(2 + x), MAGNITUDES[:1], "add log"),
+    "a rectified reciprocal root": Case(lambda m, x: F.relu(torch.rsqrt(F.relu(x))), (ROWS,), "relu relu rsqrt"),
     "a root of a square": Case(lambda m, x: torch.sqrt(x * x), (ROWS,), "abs"),
     "logarithms that are added": Case(
         lambda m, x, y: torch.log(x.softmax(-1)) + torch.log(y.softmax(-1)), PAIR, "add log log softmax softmax"

@@ -20,6 +20,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from itertools import zip_longest
 from operator import attrgetter
 from pathlib import Path
 from traceback import extract_tb
@@ -185,10 +186,11 @@ def _made_positive(source: Source, names: Sequence[str]) -> tuple[Any, ...]:
     """Return the positional inputs, of those with given names the magnitudes."""
     match source.module:
         case ExportedProgram(graph_signature=signature):
-            own = signature.user_inputs
+            own = tuple(signature.user_inputs)
         case module:
-            own = tuple(inspect.signature(module.forward).parameters)
-    named = zip(source.args, own, strict=False)
+            known = _signature(module)
+            own = () if known is None else tuple(known.parameters)
+    named = zip_longest(source.args, own[: len(source.args)])  # one parameter may stand for several inputs
     return tuple([with_sign(value, Sign.POSITIVE) if name in names else value for value, name in named])
 
 
@@ -327,16 +329,23 @@ def _split(text: str, examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     raise SourceError(f"{text} gives example inputs of type {type(examples).__name__}; make them a tuple or a dict")
 
 
+def _signature(module: nn.Module) -> inspect.Signature | None:
+    """Return the signature of ``forward``; a compiled one has none."""
+    try:
+        return inspect.signature(module.forward)
+    except ValueError:
+        return None
+
+
 def _check_call(text: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Check that ``forward`` accepts these inputs.
 
     Raises:
         SourceError: if it does not; the message names its parameters.
     """
-    try:
-        signature = inspect.signature(module.forward)
-    except ValueError:
-        return  # a compiled forward has no signature
+    signature = _signature(module)
+    if signature is None:
+        return
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:

@@ -27,7 +27,12 @@ FACTORIES = """
         def forward(self, x, y):
             return x * y
 
+    class Several(nn.Module):
+        def forward(self, *xs):
+            return sum(xs)
+
     def both(): return Both()
+    def several(): return Several()
     def bare(): return nn.Linear(3, 2)
     def positional(): return nn.Linear(3, 2), (torch.ones(5, 3),)
     def keywords(): return Scaled(), {"x": torch.ones(2), "scale": torch.tensor(3)}
@@ -103,6 +108,10 @@ def test_inputs_that_are_declared_positive_are_drawn_so(models: str, positive: t
     source = load_source(f"{models}:both", ["100", "100"], positive=positive)
     assert source.positive == positive
     assert [bool((x > 0).all()) for x in source.args] == [name in positive for name in ("x", "y")]
+
+
+def test_inputs_that_one_parameter_stands_for_are_all_kept(models: str) -> None:
+    assert len(load_source(f"{models}:several", ["4", "4"], positive=("xs_0",)).args) == 2
 
 
 @pytest.mark.parametrize("positive", [(), ("x",)])

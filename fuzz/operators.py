@@ -320,14 +320,8 @@ def _view(draft: Draft) -> str | None:
     cut = draft.integer(0, max(0, shape[axis]))
     texts = (
         *(f"{{0}}.permute({tuple(order)})", "{0}.transpose({1}, {2})", "{0}.flatten()", "{0}.unsqueeze({1})"),
-        *(
-            "{0}.squeeze()",
-            "{0}.flip([*{{{1}, {2}}}])",
-            "{0}.roll(1, {1})",
-            "{0}.unbind({1})",
-            "{0}.chunk(2, {1})",
-            "{0}[None]",
-        ),
+        *("{0}.squeeze()", "{0}.flip([*{{{1}, {2}}}])", "{0}.roll(1, {1})", "{0}.unbind({1})"),
+        *("{0}.chunk(2, {1})", "{0}[None]"),
         *(f"{{0}}.narrow({{1}}, {start}, {stop - start})", f"{{0}}.split([{cut}, {shape[axis] - cut}], {{1}})"),
         *("{0}.select({1}, 0)", "{0}[..., ::2]", "{0}[-1]", f"{{0}}.reshape({_reshaped(draft, shape)})", "{0}.t()"),
         *(

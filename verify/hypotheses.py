@@ -109,7 +109,7 @@ def lookups(side: Graph) -> frozenset[tuple[Value, Dim, Dim]]:
     Every integer of such a tensor has to stand for a place within the extent, or the model raises an error.
     """
     return frozenset(
-        (origin, plain_axis(node.inputs[0].type, node.op.axis), node.op.wraps if isinstance(node.op, Take) else 0)
+        (origin, plain_axis(node.inputs[0].type, node.op.axis), node.op.wraps)
         for node in reachable_nodes(side)
         if isinstance(node.op, Take | Gather)
         for origin in origins(node.inputs[1])

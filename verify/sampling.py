@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from taso_py.ir.node import Value, make
+from taso_py.ir.node import Value
 from taso_py.ir.operator import Input
 from taso_py.ir.size import Poly, evaluate
 from taso_py.ir.types import DType, Group, TensorType
 from taso_py.ops.contraction import Conv2d, Conv3d, ConvTranspose2d
-from taso_py.ops.signs import sign_of
 from taso_py.rules.match import Match
-from taso_py.rules.substitution import Substitution, attribute_symbols, key
+from taso_py.rules.substitution import Substitution, attribute_symbols, key, retyped
 from verify.hypotheses import fits, legal, lookups, number_symbols
 
 DIMENSIONS = (1, 2, 3, 5, 7)
@@ -69,8 +68,7 @@ def match_at(rule: Substitution, sample: Sample, dtype: DType) -> Match:
     values: dict[str, Value] = {}
     for node in rule.variables:
         (type_,) = node.types
-        there = TensorType(concrete.get(type_.dtype, type_.dtype), sample.shape(type_))
-        values[key(node)] = make(Input(key(node), there, sign=sign_of(node.value))).value
+        values[key(node)] = retyped(node, TensorType(concrete.get(type_.dtype, type_.dtype), sample.shape(type_)))
     return Match(rule, nodes=(), values=values, sizes={**sample.sizes, **sample.numbers}, dtype=dtype, outputs=())
 
 

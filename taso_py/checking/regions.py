@@ -21,14 +21,13 @@ from taso_py.backend.run import run_graph
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.checking.bodies import BodyError, body_error
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value, make
-from taso_py.ir.operator import Input
+from taso_py.ir.node import Node, Value
 from taso_py.ir.sign import with_sign
-from taso_py.ir.types import DType, TensorType
+from taso_py.ir.types import DType
 from taso_py.ops.signs import sign_of
 from taso_py.rules.apply import concrete_side
 from taso_py.rules.match import Match
-from taso_py.rules.substitution import key
+from taso_py.rules.substitution import key, retyped
 from taso_py.search.trace import Trace, replay_bodies, replay_steps
 
 TOLERANCE = 1e-9
@@ -64,16 +63,14 @@ def check_regions(matches: Iterable[Match], seed: int, device: torch.device) -> 
 
 def region(match: Match, dtype: DType) -> tuple[Graph, Graph]:
     """Return both sides of a match as graphs, over inputs of the matched shapes and the given element type."""
-    variables = {key(node): _input(node, match.values[key(node)].type, dtype) for node in match.rule.variables}
+    variables: dict[str, Value] = {}
+    for node in match.rule.variables:
+        type_ = match.values[key(node)].type
+        variables[key(node)] = retyped(node, replace(type_, dtype=dtype) if type_.dtype.is_floating else type_)
     own = replace(match, values=variables, dtype=dtype)
     inputs = tuple(value.node for value in variables.values())
     source, target = (Graph(inputs, concrete_side(own, side)) for side in (match.rule.source, match.rule.target))
     return source, target
-
-
-def _input(variable: Node, type_: TensorType, dtype: DType) -> Value:
-    own = TensorType(dtype if type_.dtype.is_floating else type_.dtype, type_.shape)
-    return make(Input(key(variable), own, sign=sign_of(variable.value))).value
 
 
 def deviation(source: Graph, target: Graph, seed: int, device: torch.device) -> float:

@@ -221,14 +221,23 @@ def _leaves(
     return inputs
 
 
+def _given_tensors(functional: ExportedProgram, arguments: Sequence[Any]) -> dict[str, Tensor]:
+    """Return the tensors among the user's arguments, by the names of the program's inputs."""
+    specs = [spec for spec in functional.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
+    return {
+        spec.arg.name: argument
+        for spec, argument in zip(specs, arguments, strict=True)
+        if isinstance(spec.arg, TensorArgument) and isinstance(argument, Tensor)
+    }
+
+
 def _signs(functional: ExportedProgram, arguments: Sequence[Any], positive: Collection[str]) -> dict[str, Sign]:
     """Return the signs of the inputs that are declared to be positive.
 
     Raises:
         ImportRefusal: there is no such input, or an element of its example is not positive, or the model writes to it.
     """
-    specs = [spec for spec in functional.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
-    given = {spec.arg.name: value for spec, value in zip(specs, arguments, strict=True) if isinstance(value, Tensor)}
+    given = _given_tensors(functional, arguments)
     for name in positive:
         if name not in given:
             raise ImportRefusal(f"there is no tensor {name!r} among the inputs to be positive: {', '.join(given)}")
@@ -243,12 +252,10 @@ def _declare_sizes(
     functional: ExportedProgram, placeholders: Mapping[str, fx.Node], sizes: Sizes, arguments: Sequence[Any]
 ) -> None:
     """Record the open sizes that the user's arguments show."""
-    specs = [s for s in functional.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
     try:
-        for spec, argument in zip(specs, arguments, strict=True):
-            if isinstance(spec.arg, TensorArgument) and isinstance(argument, Tensor):
-                shape = placeholders[spec.arg.name].meta["val"].shape
-                sizes.declare(spec.arg.name, shape, argument.shape, functional.range_constraints)
+        for name, tensor in _given_tensors(functional, arguments).items():
+            shape = placeholders[name].meta["val"].shape
+            sizes.declare(name, shape, tensor.shape, functional.range_constraints)
     except OpenSizeError as error:
         raise ImportRefusal(f"{error}; export with static sizes") from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from taso_py.ir.errors import ShapeError
 from taso_py.ir.node import Value
@@ -78,6 +79,8 @@ class Gather(TensorOperator):
     is_movement = True
     reads_index = True
     rounding = Rounding.NEVER
+    wraps: ClassVar[Dim] = 0
+    """As that of :class:`Take`."""
     axis: int
 
     def infer(self, inputs: Sequence[TensorType], unifier: Unifier = STRICT) -> tuple[TensorType, ...]:
@@ -96,7 +99,7 @@ class Gather(TensorOperator):
         x, index = operands
         at = len(out) + self.axis
         extent = plain_axis(x.type, self.axis)
-        return looked_up(index(*out), extent, 0, lambda place: x(*out[:at], place, *out[at + 1 :]))
+        return looked_up(index(*out), extent, self.wraps, lambda place: x(*out[:at], place, *out[at + 1 :]))
 
 
 def origins(index: Value) -> frozenset[Value]:

@@ -10,10 +10,8 @@ Invariant: over the real numbers every element has the sign that is found, where
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from taso_py.ir.node import Node, Value
@@ -42,7 +40,6 @@ from taso_py.ops.scalar import (
     Times,
 )
 
-_Read: TypeAlias = Callable[[Value], Sign]
 _ALWAYS = {
     **dict.fromkeys(("exp", "sigmoid"), Sign.POSITIVE),
     **dict.fromkeys(("relu", "sqrt"), Sign.NONNEGATIVE),
@@ -89,15 +86,13 @@ def _sign_of_node(node: Node) -> Sign:
         case Input(sign=sign):
             return sign
         case Constant(value):
-            return Sign.ANY if isinstance(value, Poly) or value != value else _sign(define_constant(node.op), _read)
+            return Sign.ANY if isinstance(value, Poly) or value != value else _sign(define_constant(node.op))
         case TensorOperator(is_movement=True, fills=False):
             moved = [value for value in node.inputs if value.type.dtype is node.types[0].dtype]
             return min(map(_read, moved), default=Sign.ANY)
         case TensorOperator():
             operands = [_operand(value) for value in node.inputs]
-            return _sign(
-                node.op.define(operands, tuple(symbol(f"i{axis}") for axis in range(node.types[0].rank))), _read
-            )
+            return _sign(node.op.define(operands, tuple(symbol(f"i{axis}") for axis in range(node.types[0].rank))))
         case _:
             return Sign.ANY
 
@@ -115,10 +110,10 @@ def _read(value: Value) -> Sign:
     return known
 
 
-def _sign(scalar: Scalar, read: _Read) -> Sign:
+def _sign(scalar: Scalar) -> Sign:
     match scalar:
         case _Element(value):
-            return read(value)
+            return _read(value)
         case Number(value):
             return _of_number(value)
         case Irrational(name):
@@ -127,24 +122,24 @@ def _sign(scalar: Scalar, read: _Read) -> Sign:
             # Symbols of rules may be numbers that are no sizes.
             return Sign.ANY if symbols(value) else _of_number(least(value) or 0)
         case Plus(left, right):
-            one = _sign(left, read)
-            other = _sign(right, read) if one else Sign.ANY
+            one = _sign(left)
+            other = _sign(right) if one else Sign.ANY
             return max(one, other) if other else Sign.ANY
         case Times():
-            return _of_product(scalar, read)
+            return _of_product(scalar)
         case Guard(_, body):
-            return min(Sign.NONNEGATIVE, _sign(body, read))
+            return min(Sign.NONNEGATIVE, _sign(body))
         case Reduce():
-            return _of_reduction(scalar, read)
+            return _of_reduction(scalar)
         case Apply(function, argument):
-            return _of_function(function, argument, read)
+            return _of_function(function, argument)
         case Compare():
             return Sign.NONNEGATIVE
         case Choose(_, chosen, other):
-            one = _sign(chosen, read)
-            return min(one, _sign(other, read)) if one else one
+            one = _sign(chosen)
+            return min(one, _sign(other)) if one else one
         case At(body=body):
-            return _sign(body, read)
+            return _sign(body)
         case _:
             return Sign.ANY
 
@@ -157,15 +152,15 @@ def _factors(scalar: Scalar) -> list[Scalar]:
     return [*_factors(scalar.left), *_factors(scalar.right)] if isinstance(scalar, Times) else [scalar]
 
 
-def _of_product(product: Times, read: _Read) -> Sign:
+def _of_product(product: Times) -> Sign:
     """Return the sign of a product, the least of its factors' signs; an even power is not negative."""
     pair = _pair(product.right) if product.left == _MINUS_ONE else None
     if pair and (opposite := [_opposite(scalar) for scalar in pair]) and None not in opposite:
         # The lesser of two is written as the opposite of the greater of their opposites.
-        return min(_sign(scalar, read) for scalar in opposite if scalar is not None)
+        return min(_sign(scalar) for scalar in opposite if scalar is not None)
     found = Sign.POSITIVE
     for factor, count in Counter(_factors(product)).items():
-        sign = _sign(factor, read)
+        sign = _sign(factor)
         found = min(found, sign if count % 2 else max(sign, Sign.NONNEGATIVE))
         if not found:
             break
@@ -188,28 +183,28 @@ def _opposite(scalar: Scalar) -> Scalar | None:
     return scalar.right if isinstance(scalar, Times) and scalar.left == _MINUS_ONE else None
 
 
-def _of_reduction(reduction: Reduce, read: _Read) -> Sign:
+def _of_reduction(reduction: Reduce) -> Sign:
     """Return the sign of a sum or a maximum; that of no values is zero, or is not defined."""
     if pair := _pair(reduction):
         # The greater of two has the sign of either; that of a number and its opposite is not negative.
         least = Sign.NONNEGATIVE if _opposite(pair[1]) == pair[0] else Sign.ANY
-        return max(least, *(_sign(scalar, read) for scalar in pair))
-    sign = _sign(reduction.body, read)
+        return max(least, *(_sign(scalar) for scalar in pair))
+    sign = _sign(reduction.body)
     is_filled = not reduction.conditions and all(is_never_negative(b.extent - 1) for b in reduction.binders)
     return sign if reduction.is_max or is_filled else min(sign, Sign.NONNEGATIVE)
 
 
-def _of_function(function: str, argument: Scalar, read: _Read) -> Sign:
+def _of_function(function: str, argument: Scalar) -> Sign:
     """Return the sign of a function's value."""
     least = _ALWAYS.get(function, Sign.ANY)
     if function in _KEEPS:
-        return max(least, _sign(argument, read))
+        return max(least, _sign(argument))
     if function in ("reciprocal", "rsqrt"):
         # One over minus zero, which counts as not negative, is minus infinity in floating point.
-        return Sign.POSITIVE if _sign(argument, read) is Sign.POSITIVE else Sign.ANY
+        return Sign.POSITIVE if _sign(argument) is Sign.POSITIVE else Sign.ANY
     if function.startswith(CAST):
         before, after = types_of_cast(function)
-        sign = _sign(argument, read)
+        sign = _sign(argument)
         # What is small becomes zero in a type that does not hold it.
         return sign if after.holds(before) else min(sign, Sign.NONNEGATIVE)
     return least

@@ -124,6 +124,13 @@ def key(variable: Node) -> str:
     return variable.op.key
 
 
+def retyped(variable: Node, type_: TensorType) -> Value:
+    """Return a variable of another type, with the same name and sign."""
+    if not isinstance(variable.op, Input):
+        raise InvariantError(f"{variable!r} is not a variable")
+    return make(replace(variable.op, type=type_)).value
+
+
 def operator_count(graph: Graph) -> int:
     """Return the number of nodes that are not inputs."""
     return sum(not isinstance(node.op, Input) for node in graph.nodes)
@@ -136,24 +143,23 @@ def rebuild(
     rename: Callable[[str], str] = lambda name: name,
 ) -> Graph:
     """Return a graph with the types and names of its inputs and its operators' attributes changed."""
+    return _rebuilt(graph, lambda op: replace(op, key=rename(op.key), type=retype(op.type)), change)
 
+
+def _rebuilt(graph: Graph, declare: Callable[[Input], Input], change: Callable[[Operator], Operator]) -> Graph:
     def rebuilt(node: Node, inputs: tuple[Value, ...]) -> Node:
-        if isinstance(node.op, Input):
-            return make(replace(node.op, key=rename(node.op.key), type=retype(node.op.type)))
-        return make(change(node.op), inputs, node.token)
+        return make(declare(node.op) if isinstance(node.op, Input) else change(node.op), inputs, node.token)
 
     return graph.map(rebuilt)
 
 
 def with_signs(rule: Substitution, signs: Mapping[str, Sign]) -> Substitution:
     """Return the rule with other signs demanded of some of its variables, by name."""
-
-    def rebuilt(node: Node, inputs: tuple[Value, ...]) -> Node:
-        if isinstance(node.op, Input):
-            return make(replace(node.op, sign=signs.get(node.op.key, node.op.sign)))
-        return make(node.op, inputs, node.token)
-
-    return replace(rule, source=rule.source.map(rebuilt), target=rule.target.map(rebuilt))
+    source, target = (
+        _rebuilt(side, lambda op: replace(op, sign=signs.get(op.key, op.sign)), lambda op: op)
+        for side in (rule.source, rule.target)
+    )
+    return replace(rule, source=source, target=target)
 
 
 def attribute_symbols(value: AttributeValue) -> set[str]:

@@ -87,9 +87,9 @@ def roll_up(graph: Graph, rules: Iterable[Substitution], cost: Cost, limits: Lim
         is_changed = False
         for match in roller.lemmas(graph, tried):
             after = apply(graph, match) if limits.allows(match) else None
-            if after is None or static_bytes(cost, after) > most or not cost.graph_cost(after) < seconds:
+            if after is None or static_bytes(cost, after) > most or not (price := cost.graph_cost(after)) < seconds:
                 continue
-            graph, seconds, is_changed = after, cost.graph_cost(after), True
+            graph, seconds, is_changed = after, price, True
             yield match, graph
             break
 

@@ -15,18 +15,10 @@ from taso_py.search.backtracking import search
 from taso_py.search.follow import follow
 from taso_py.search.result import Limits, SearchResult, SearchStop
 from taso_py.search.trace import Trace, TraceError, read_trace, replay, write_trace
+from tests.rules.test_lemma import JOINED, LINEAR, RELU, WHOLE
 from tests.search.examples import FakeCost, read
 
-RULES = read_rules("""
-rule a: float[..A,B,C] source slice(relu(a)){axis=-2, start=D, stop=E} target relu(slice(a){axis=-2, start=D, stop=E})
-rule a: float[..A,B,C], b: float[D,C]
-  source slice(linear(a, b)){axis=-2, start=E, stop=F} target linear(slice(a){axis=-2, start=E, stop=F}, b)
-  numerics REORDER
-rule a: float[..A,B,C]
-  source concat(slice(a){axis=-2, start=D, stop=E}, slice(a){axis=-2, start=E, stop=F}){axis=-2}
-  target slice(a){axis=-2, start=D, stop=F}
-rule a: float[..A,B,C] source slice(a){axis=-2, start=0, stop=B} target a
-""")
+RULES = [RELU, LINEAR, JOINED, WHOLE]
 ALL = [*RULES, *read("idempotent")]
 
 

@@ -40,7 +40,8 @@ def _slice(w: Writer, op: Slice, node: Node, operands: Sequence[OnnxValue]) -> O
     return w.op("Slice", operands[0], w.dims([op.start]), w.dims([op.stop]), w.integers([op.axis]), steps)
 
 
-_LAST = (1 << 63) - 1
+LAST = (1 << 63) - 1
+"""As a bound of a slice, a place behind every axis; its opposite, one before every axis."""
 
 
 def _flip(w: Writer, op: Flip, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -49,7 +50,7 @@ def _flip(w: Writer, op: Flip, node: Node, operands: Sequence[OnnxValue]) -> Onn
 
 def flipped(w: Writer, value: OnnxValue, axes: Sequence[int]) -> OnnxValue:
     """Reverse the order of the elements along axes."""
-    bounds = [[-1] * len(axes), [-_LAST] * len(axes), axes, [-1] * len(axes)]
+    bounds = [[-1] * len(axes), [-LAST] * len(axes), axes, [-1] * len(axes)]
     return w.op("Slice", value, *map(w.integers, bounds))
 
 

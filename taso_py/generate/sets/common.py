@@ -100,6 +100,12 @@ def family(
     )
 
 
+def applicable(variables: Iterable[Variables], productions: Sequence[Production]) -> tuple[Production, ...]:
+    """Return the productions whose operands have roles of variables, or of what productions yield."""
+    given = {variable.role for variable in variables} | {made.yields for made in productions}
+    return tuple(made for made in productions if set(made.roles) <= given)
+
+
 def exchanged(
     moved: TensorOperator,
     name: str,
@@ -124,6 +130,4 @@ def exchanged(
     for roles, ops in done:
         productions += yields(before, [roles], *ops)
         productions += yields(result, [roles.replace(DATA, first).replace(other, second)], *ops)
-    given = {variable.role for variable in variables} | {first, second, before, result}
-    wanted = [made for made in productions if set(made.roles) <= given]
-    return family(name, variables, wanted, 3, domain=domain, faithful=faithful)
+    return family(name, variables, applicable(variables, productions), 3, domain=domain, faithful=faithful)

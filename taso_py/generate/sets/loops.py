@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from taso_py.generate.sets.common import each, family, yields
+from taso_py.generate.sets.common import applicable, each, family, yields
 from taso_py.generate.vocabulary import DATA, FUSED, WEIGHT, Family, Variables
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.contraction import Linear, Matmul
@@ -53,6 +53,11 @@ _LENGTH = 8
 """The length of the axis that parts are taken of."""
 
 
+def _of_parts_of(roles: str) -> str:
+    """Return the roles of operands with parts in place of the variables that parts are taken of."""
+    return roles.replace(DATA, _PART).replace(_OTHER, _OTHER_PART)
+
+
 def _parts(
     name: str,
     variables: tuple[Variables, ...],
@@ -75,9 +80,8 @@ def _parts(
     productions = [*yields(_PART, [DATA], part), *yields(_OTHER_PART, [_OTHER], part), *yields("o", [_ALL], part)]
     for roles, ops in done:
         productions += yields(_ALL, [roles], *ops)
-        productions += yields(FUSED, [roles.replace(DATA, _PART).replace(_OTHER, _OTHER_PART)], *ops)
-    given = {variable.role for variable in variables} | {_PART, _OTHER_PART, _ALL}
-    wanted = tuple(made for made in productions if set(made.roles) <= given)
+        productions += yields(FUSED, [_of_parts_of(roles)], *ops)
+    wanted = applicable(variables, productions)
     return Family(f"{name} along {axis}", variables, wanted, 3, every=True, axes=axes, domain=domain)
 
 
@@ -117,10 +121,9 @@ def _views(shape: tuple[int, ...], view: tuple[int, ...]) -> Iterator[Family]:
         drop, put = Reshape(view), Reshape(shape)
         productions = [*yields(_PART, [DATA], drop), *yields(_OTHER_PART, [_OTHER], drop), *yields("o", [_ALL], put)]
         for roles, ops in pairs:
-            productions += yields(_ALL, [roles.replace(DATA, _PART).replace(_OTHER, _OTHER_PART)], *ops)
+            productions += yields(_ALL, [_of_parts_of(roles)], *ops)
             productions += yields(FUSED, [roles], *ops)
-        given = {variable.role for variable in variables} | {_PART, _OTHER_PART, _ALL}
-        wanted = tuple(made for made in productions if set(made.roles) <= given)
+        wanted = applicable(variables, productions)
         return family(f"{name} of {shape} as {view}", variables, wanted, 4, domain=domain)
 
     has_others = shape == (1, 3, 4)  # ``arrays`` has them

@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.aten.elementwise import operand_as
 from taso_py.backend.onnx.aten.indexing import with_rows
-from taso_py.backend.onnx.movement import flipped, padded, reshaped
+from taso_py.backend.onnx.movement import LAST, flipped, padded, reshaped
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.ir.size import Dim
 from taso_py.ir.types import DType, TensorType
-
-_LAST = (1 << 63) - 1
 
 
 def _as_is(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -58,7 +56,7 @@ def _rolled(w: Writer, x: OnnxValue, axis: int, shift: Dim, size: int) -> OnnxVa
     if cut == 0:
         return x
     along = w.integers([axis])
-    tail = w.op("Slice", x, w.integers([cut]), w.integers([_LAST]), along)
+    tail = w.op("Slice", x, w.integers([cut]), w.integers([LAST]), along)
     head = w.op("Slice", x, w.integers([0]), w.integers([cut]), along)
     return w.op("Concat", tail, head, axis=axis)
 
@@ -129,7 +127,7 @@ def _wrapped(w: Writer, x: OnnxValue, widths: Sequence[int]) -> OnnxValue:
         axis, (before, after) = -1 - place, widths[2 * place :][:2]
         along, parts = w.integers([axis]), [x]
         if before:
-            parts.insert(0, w.op("Slice", x, w.integers([-before]), w.integers([_LAST]), along))
+            parts.insert(0, w.op("Slice", x, w.integers([-before]), w.integers([LAST]), along))
         if after:
             parts.append(w.op("Slice", x, w.integers([0]), w.integers([after]), along))
         x = w.op("Concat", *parts, axis=axis) if len(parts) > 1 else x
@@ -158,7 +156,7 @@ def _place(bound: Dim, size: int) -> int:
 def _replaced(w: Writer, x: OnnxValue, part: OnnxValue, axis: int, start: int, end: int) -> OnnxValue:
     along = w.integers([axis])
     before = w.op("Slice", x, w.integers([0]), w.integers([start]), along)
-    after = w.op("Slice", x, w.integers([end]), w.integers([_LAST]), along)
+    after = w.op("Slice", x, w.integers([end]), w.integers([LAST]), along)
     return w.op("Concat", before, part, after, axis=axis)
 
 

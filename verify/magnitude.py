@@ -102,16 +102,29 @@ class BoundedElement:
         """Equal for elements with equal values, up to rounding of coefficients."""
         return _key(self.value)
 
+    @property
+    def is_sum(self) -> bool:
+        """Whether it is the sum of its terms in absolute value, as nothing in it is subtracted."""
+        return len(self.bounds) == 1 and self.bounds[0] is self.value
+
+
+def _sum_of_terms(polynomial: Polynomial) -> BoundedElement:
+    """Return an element that is a polynomial with positive coefficients."""
+    return BoundedElement(polynomial, (polynomial,))
+
 
 def _key(polynomial: Polynomial) -> Hashable:
     return frozenset((monomial, float(f"{coefficient:.9g}")) for monomial, coefficient in polynomial.items())
 
 
 def _distinct(polynomials: Iterable[Polynomial]) -> tuple[Polynomial, ...]:
-    return tuple({_key(polynomial): polynomial for polynomial in polynomials}.values())
+    several = tuple(polynomials)
+    return several if len(several) < 2 else tuple({_key(polynomial): polynomial for polynomial in several}.values())
 
 
 def _number(value: float) -> BoundedElement:
+    if value > 0:
+        return _sum_of_terms({ONE: value})
     return BoundedElement({ONE: value}, ({ONE: abs(value)},)) if value else ZERO
 
 
@@ -127,16 +140,15 @@ def _counted(elements: Iterable[BoundedElement]) -> Iterable[tuple[BoundedElemen
 def _multiple(element: BoundedElement, count: int) -> BoundedElement:
     if count == 1:
         return element
-    value, *bounds = ({m: c * count for m, c in part.items()} for part in (element.value, *element.bounds))
-    return BoundedElement(value, tuple(bounds))
+    parts = {id(part): {m: c * count for m, c in part.items()} for part in (element.value, *element.bounds)}
+    return BoundedElement(parts[id(element.value)], tuple([parts[id(bound)] for bound in element.bounds]))
 
 
 def _variable(name: Hashable) -> BoundedElement:
-    polynomial = {frozenset([(name, 1)]): 1.0}
-    return BoundedElement(polynomial, (polynomial,))
+    return _sum_of_terms({frozenset([(name, 1)]): 1.0})
 
 
-ZERO = BoundedElement({}, ({},))
+ZERO = _sum_of_terms({})
 
 
 class _Algebra:
@@ -149,6 +161,8 @@ class _Algebra:
         """The sum of elements; one that occurs several times, as in an interpolation, is written down once."""
         elements = [_multiple(element, count) for element, count in _counted(elements)]
         value = self._sum([element.value for element in elements])
+        if all(element.is_sum for element in elements):
+            return _sum_of_terms(value)
         if prod(len(element.bounds) for element in elements) > MOST_BOUNDS:
             return _variable(("sum", _key(value)))
         choices = itertools.product(*(element.bounds for element in elements))
@@ -157,6 +171,8 @@ class _Algebra:
     def multiply(self, left: BoundedElement, right: BoundedElement) -> BoundedElement:
         """The product of two elements."""
         value = self._product(left.value, right.value)
+        if left.is_sum and right.is_sum:
+            return _sum_of_terms(value)
         if len(left.bounds) * len(right.bounds) > MOST_BOUNDS:
             return _variable(("product", _key(value)))
         pairs = itertools.product(left.bounds, right.bounds)
@@ -326,14 +342,11 @@ def _number_of(integer: BoundedElement) -> int:
     Raises:
         InvariantError: it is computed.
     """
-    match [*integer.value.items()]:
-        case [(monomial, 1.0)] if len(monomial) == 1:
-            ((variable, _),) = monomial
-            if isinstance(variable, tuple) and isinstance(variable[-1], tuple):
-                return sum(variable[-1])
+    match [([*monomial], coefficient) for monomial, coefficient in integer.value.items()]:
+        case [([((_, tuple(index)), _)], 1.0)]:
+            return sum(index)
         case _:
-            pass
-    raise InvariantError("an integer that is computed")
+            raise InvariantError("an integer that is computed")
 
 
 @lru_cache(maxsize=4096)

@@ -21,27 +21,17 @@ FOLDER = Path(substitutions.__file__).parent
 QUICK = {
     ("scalars",),
     ("layout",),
-    ("activations",),
     ("views",),
-    ("arrays",),
     ("formulas",),
     ("choices",),
-    ("branches",),
-    ("lookups",),
-    ("angles",),
-    ("absorbed",),
-    ("interpolation",),
     ("sigmoids",),
-    ("compounds",),
     ("gates",),
     ("identities",),
     ("signs",),
     ("extents",),
-    ("orders",),
     ("cumulative",),
-    ("loops",),
 }
-"""What takes seconds to generate; the rest takes minutes."""
+"""What takes at most a quarter of a minute to generate on a slow machine; the rest takes up to ten minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
 """Minutes of work, on a machine that may have other work to do; the limit is there for what hangs."""
 GENERATED = [pytest.param(names, marks=[] if names in QUICK else _SLOW) for names in SHIPPED]

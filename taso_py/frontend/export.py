@@ -21,7 +21,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.bits import all_resolved
-from taso_py.backend.schema import bind
+from taso_py.backend.schema import bind, overload_named
 from taso_py.backend.tracing import draws_kept, quiet
 from taso_py.frontend.decompose import decompose, is_functional
 from taso_py.frontend.einsum import einsum
@@ -74,8 +74,16 @@ def distinct_arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[
 
 
 _EINSUM = torch.ops.aten.einsum.default
-_EXPOSED = (_EINSUM, torch.ops.aten.tensordot.default)
-"""Composite operators that are decomposed because their parts are in the table; all others stay whole."""
+_EXPOSED = (
+    *("einsum.default", "tensordot.default", "inner.default", "outer.default", "kron.default"),
+    *("linalg_multi_dot.default", "cosine_similarity.default", "pairwise_distance.default"),
+    *("lstm_cell.default", "gru_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default"),
+    *("var.default", "var.dim", "std.default", "std.dim", "var_mean.dim", "std_mean.dim"),
+    *("broadcast_tensors.default", "meshgrid.default", "meshgrid.indexing", "take_along_dim.default"),
+    *("diff.default", "trapezoid.x", "trapezoid.dx"),
+)
+"""Composite operators that are decomposed because their parts are in the table, or in that of an engine; all others
+stay whole."""
 
 
 def functionalize(exported: ExportedProgram) -> ExportedProgram:
@@ -196,7 +204,7 @@ def fake_mode_of(graph: fx.Graph) -> FakeTensorMode | None:
 def _decompositions() -> Mapping[Any, Any]:
     """Return decompositions of the exposed operators, mostly PyTorch's; its table of all takes a while to fill."""
     known = torch.export.default_decompositions()
-    exposed = {overload: known[overload] for overload in _EXPOSED}
+    exposed = {overload: known[overload] for overload in (overload_named(f"aten.{name}") for name in _EXPOSED)}
     return {**exposed, _EINSUM: partial(einsum, otherwise=exposed[_EINSUM])}
 
 

@@ -204,6 +204,11 @@ def _comparisons() -> list[Call]:
         call("where.Scalar", B, 1.0, 0.0),
         call("masked_fill.Scalar", X, B, -math.inf),
         call("masked_fill.Tensor", X, B, torch.tensor(3.0)),
+        call("threshold.default", torch.tensor([-1.0, 0.5, 0.6, math.nan]), 0.5, -3.0),
+        call("lerp.Scalar", X, Y, 0.3),
+        call("lerp.Scalar", 1e8 * X, Y, 1.0),
+        call("lerp.Tensor", 1e8 * X, Y, torch.tensor([0.0, 1.0, 1.0])),
+        call("lerp.Tensor", X, Y, 2 * floats(2, 3, seed=2)),
     ]
 
 
@@ -241,6 +246,8 @@ def _reductions() -> list[Call]:
         call("var.correction", x, [1]),
         call("var.correction", x, [0, 2], correction=0, keepdim=True),
         call("std.correction", x, [-1], correction=1),
+        call("var_mean.correction", x, [-1], correction=0),
+        call("std_mean.correction", x, [0, 2], keepdim=True),
         call("linalg_vector_norm.default", x, 2, [1], True),
         call("linalg_vector_norm.default", x, math.inf, [1]),
         call("linalg_vector_norm.default", x, 1),
@@ -297,6 +304,8 @@ def _movement() -> list[Call]:
         call("zero.default", x),
         call("zero.default", x[0, 0, 0]),
         call("fill.Scalar", x, 2.5),
+        call("fill.Tensor", x, floats()),
+        call("fill.Tensor", J, floats() * 9),
         call("select_scatter.default", x, floats(2, 4), 1, -1),
         call("select_scatter.default", x, floats(3, 4), 0, -1),
         call("einsum.default", "bij,bkj->bik", [x, floats(2, 5, 4)]),

@@ -50,6 +50,15 @@ COMPUTED: dict[str, tuple[Callable[..., Any], Sequence[Tensor]]] = {
     "int32": (lambda a: a * 3 - 1, (torch.tensor([2**31 - 1, 5], dtype=torch.int32),)),
     "uint8": (lambda a: torch.cat([a, a]), (torch.tensor([255, 5], dtype=torch.uint8),)),
     "half": (lambda a: a.relu() + 1, (X.half(),)),
+    "statistics": (
+        lambda a: (a.std(-1), a.var(0, unbiased=False), *torch.var_mean(a, 1), torch.std_mean(a, 0)[0]),
+        (X,),
+    ),
+    "similarities": (lambda a: (torch.cosine_similarity(a, a.relu()), a.diff(), torch.outer(a[0], a[1])), (X,)),
+    "a step of a recurrent layer": (
+        lambda a, h: torch.lstm_cell(a, (h, h), torch.ones(8, 4), torch.ones(8, 2)),
+        (X, X[:, :2]),
+    ),
     "a tree": (lambda a: {"sum": a + 1, "both": [a * 2, a.mean()]}, (X,)),
 }
 

@@ -265,6 +265,24 @@ def _addc(name: str) -> OpaqueRow:
     return row
 
 
+def _lerp(w: Writer, call: OpaqueCall) -> OnnxValue:
+    """Write a weighted mean from the end that is nearer, as PyTorch computes it, so that either end is met exactly."""
+    dtype, given = call.types[0].dtype, call.arguments["weight"]
+    start, end, weight = (operand_as(w, call.arguments[key], dtype) for key in ("self", "end", "weight"))
+    way, half, one = w.op("Sub", end, start), w.number(0.5, dtype), w.number(1.0, dtype)
+    from_start = w.op("Add", start, w.op("Mul", weight, way))
+    from_end = w.op("Sub", end, w.op("Mul", w.op("Sub", one, weight), way))
+    if not isinstance(given, OnnxOperand):
+        return from_start if abs(given) < 0.5 else from_end
+    return w.op("Where", w.op("Less", w.op("Abs", weight), half), from_start, from_end)
+
+
+def _threshold(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x, dtype = call.operand().onnx, call.types[0].dtype
+    threshold, value = (w.number(call.arguments[key], dtype) for key in ("threshold", "value"))
+    return w.op("Where", w.op("LessOrEqual", x, threshold), value, x)
+
+
 def _glu(w: Writer, call: OpaqueCall) -> OnnxValue:
     value, gate = w.ops("Split", 2, call.operand().onnx, axis=call.arguments["dim"], num_outputs=2)
     return w.op("Mul", value, w.op("Sigmoid", gate))
@@ -285,6 +303,7 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.softplus.default": _softplus,
     "aten.log_sigmoid.default": _log_sigmoid,
     "aten.relu.default": _function("Relu"),
+    "aten.threshold.default": _threshold,
     "aten.glu.default": _glu,
     **_each("prelu.default", "_prelu_kernel.default", row=_prelu),
     **{
@@ -353,6 +372,7 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.logical_not.default": _logical_not,
     **_each("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar", row=_where),
     **_each("masked_fill.Scalar", "masked_fill.Tensor", row=_masked_fill),
+    **_each("lerp.Scalar", "lerp.Tensor", row=_lerp),
     "aten.addcmul.default": _addc("Mul"),
     "aten.addcdiv.default": _addc("Div"),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from taso_py.backend.onnx.aten.elementwise import operand_as
@@ -20,7 +20,7 @@ def axes_of(call: OpaqueCall, name: str = "dim") -> list[int]:
     return [given] if isinstance(given, int) else list(given)
 
 
-def _reduction(name: str) -> OpaqueRow:
+def _reduction(name: str) -> Callable[[Writer, OpaqueCall], OnnxValue]:
     """Return the row of a reduction in the element type of the result."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -31,6 +31,9 @@ def _reduction(name: str) -> OpaqueRow:
         return w.op(name, x, w.integers(axes), keepdims=int(call.arguments.get("keepdim", False)))
 
     return row
+
+
+_mean = _reduction("ReduceMean")
 
 
 def _quantifier(name: str) -> OpaqueRow:
@@ -101,6 +104,11 @@ def _deviation(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("Sqrt", _variance(w, call))
 
 
+def _with_mean(spread: Callable[[Writer, OpaqueCall], OnnxValue]) -> OpaqueRow:
+    """Return the row of a variance or deviation, and of the mean."""
+    return lambda w, call: [spread(w, call), _mean(w, call)]
+
+
 def _norm(order: str) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         x = operand_as(w, call.operand(), call.types[0].dtype)
@@ -120,8 +128,6 @@ ROWS: Mapping[str, OpaqueRow] = {
         for ours, theirs in {
             "sum.default": "ReduceSum",
             "sum.dim_IntList": "ReduceSum",
-            "mean.default": "ReduceMean",
-            "mean.dim": "ReduceMean",
             "amax.default": "ReduceMax",
             "amin.default": "ReduceMin",
             "max.default": "ReduceMax",
@@ -131,6 +137,7 @@ ROWS: Mapping[str, OpaqueRow] = {
             "logsumexp.default": "ReduceLogSumExp",
         }.items()
     },
+    **{f"aten.mean.{form}": _mean for form in ("default", "dim")},
     **{f"aten.any.{form}": _quantifier("ReduceMax") for form in ("default", "dim", "dims")},
     **{f"aten.all.{form}": _quantifier("ReduceMin") for form in ("default", "dim", "dims")},
     "aten.argmax.default": _place("ArgMax"),
@@ -145,6 +152,8 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten._log_softmax.default": _softmax("LogSoftmax"),
     "aten.var.correction": _variance,
     "aten.std.correction": _deviation,
+    "aten.var_mean.correction": _with_mean(_variance),
+    "aten.std_mean.correction": _with_mean(_deviation),
     "aten.linalg_vector_norm.default": _norm("ord"),
     "aten.norm.ScalarOpt_dim": _norm("p"),
 }

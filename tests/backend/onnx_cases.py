@@ -205,6 +205,7 @@ def _comparisons() -> list[Call]:
         call("masked_fill.Scalar", X, B, -math.inf),
         call("masked_fill.Tensor", X, B, torch.tensor(3.0)),
         call("threshold.default", torch.tensor([-1.0, 0.5, 0.6, math.nan]), 0.5, -3.0),
+        call("outer.default", X[0], Y[:, 0]),
         call("lerp.Scalar", X, Y, 0.3),
         call("lerp.Scalar", 1e8 * X, Y, 1.0),
         call("lerp.Tensor", 1e8 * X, Y, torch.tensor([0.0, 1.0, 1.0])),
@@ -252,6 +253,11 @@ def _reductions() -> list[Call]:
         call("linalg_vector_norm.default", x, math.inf, [1]),
         call("linalg_vector_norm.default", x, 1),
         call("norm.ScalarOpt_dim", x, 2, [1], True),
+        call("cosine_similarity.default", x, x[:1] + 1),
+        call("cosine_similarity.default", x, x[0] + 1, 2),
+        call("cosine_similarity.default", x * 0, x, -1, 0.1),
+        call("pairwise_distance.default", X, Y),
+        call("pairwise_distance.default", X, Y[:1], 1.0, 0.5, True),
     ]
 
 
@@ -457,6 +463,16 @@ RECURRENT = [
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     for layers, both, first, biases in ((1, False, False, True), (2, True, True, True), (1, True, False, False))
 ]
+
+
+def _step(name: str, gates: int, *, biases: bool) -> Call:
+    """One step of a recurrent layer."""
+    x, h, c = floats(2, 3), floats(2, 4, seed=1), floats(2, 4, seed=2)
+    weights = [floats(4 * gates, 3, seed=3), floats(4 * gates, 4, seed=4)]
+    weights += [floats(4 * gates, seed=5), floats(4 * gates, seed=6)] if biases else []
+    return call(f"{name}_cell.default", x, [h, c] if name == "lstm" else h, *weights)
+
+
 CASES = [
     *_functions(),
     *_arithmetic(),
@@ -468,4 +484,9 @@ CASES = [
     *_pools(),
     *_images(),
     *RECURRENT,
+    *(
+        _step(name, gates, biases=biases)
+        for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1))
+        for biases in (True, False)
+    ),
 ]

@@ -54,7 +54,7 @@ COMPUTED: dict[str, tuple[Callable[..., Any], Sequence[Tensor]]] = {
         lambda a: (a.std(-1), a.var(0, unbiased=False), *torch.var_mean(a, 1), torch.std_mean(a, 0)[0]),
         (X,),
     ),
-    "similarities": (lambda a: (torch.cosine_similarity(a, a.relu()), a.diff(), torch.outer(a[0], a[1])), (X,)),
+    "similarities": (lambda a: (torch.cosine_similarity(a, a.relu()), torch.outer(a[0], a[1])), (X,)),
     "a step of a recurrent layer": (
         lambda a, h: torch.lstm_cell(a, (h, h), torch.ones(8, 4), torch.ones(8, 2)),
         (X, X[:, :2]),

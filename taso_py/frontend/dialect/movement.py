@@ -370,7 +370,6 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.narrow.default": _narrow,
     "aten.select.int": _select,
     "aten.split.Tensor": _pieces,
-    "aten.unsafe_split.Tensor": _pieces,
     "aten.split_with_sizes.default": _pieces,
     "aten.chunk.default": _pieces,
     "aten.unbind.int": _unbind,

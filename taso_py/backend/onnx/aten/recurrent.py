@@ -37,9 +37,7 @@ def _layer(kind: _Kind) -> OpaqueRow:
             raise call.refuse("projects its state")
         if arguments["train"] and arguments["dropout"]:
             raise call.refuse("drops out at random")
-        hx = arguments["hx"]
-        states = [state.onnx for state in hx] if isinstance(hx, list) else [call.operand("hx").onnx]
-        x = call.operand("input").onnx
+        states, x = _states(call), call.operand("input").onnx
         x = w.op("Transpose", x, perm=[1, 0, 2]) if arguments["batch_first"] else x
         finals: list[list[OnnxValue]] = [[] for _ in range(kind.states)]
         for layer in range(layers):
@@ -57,6 +55,30 @@ def _layer(kind: _Kind) -> OpaqueRow:
         return [x, *(final[0] if layers == 1 else w.op("Concat", *final, axis=0) for final in finals)]
 
     return row
+
+
+def _step(kind: _Kind) -> OpaqueRow:
+    """Return the row of one step of a layer."""
+
+    def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue]:
+        def with_axis(value: OnnxValue) -> OnnxValue:
+            return w.op("Unsqueeze", value, w.integers([0]))
+
+        given = [call.arguments.get(name) for name in ("w_ih", "w_hh", "b_ih", "b_hh")]
+        cell: Sequence[OnnxOperand] = [parameter for parameter in given if parameter is not None]
+        if len(cell) == 3:
+            raise call.refuse("has one bias of two")
+        x, states = with_axis(call.operand("input").onnx), [with_axis(state) for state in _states(call)]
+        _, ends = _run(w, kind, x, cells=[cell], states=states)
+        return [w.op("Squeeze", end, w.integers([0])) for end in ends]
+
+    return row
+
+
+def _states(call: OpaqueCall) -> Sequence[OnnxValue]:
+    """Return the initial states: one, or two of an LSTM."""
+    hx = call.arguments["hx"]
+    return [state.onnx for state in hx] if isinstance(hx, list) else [call.operand("hx").onnx]
 
 
 def _of_layer(w: Writer, state: OnnxValue, layer: int, layers: int, directions: int) -> OnnxValue:
@@ -134,12 +156,14 @@ def _joined_biases(w: Writer, kind: _Kind, cells: Sequence[Sequence[OnnxOperand]
     return w.op("Concat", of_input, of_state, axis=1)
 
 
-_LSTM = _Kind("LSTM", (0, 3, 1, 2), 2, attributes={})
-_GRU = _Kind("GRU", (1, 0, 2), 1, attributes={"linear_before_reset": 1})
+_KINDS: Mapping[str, _Kind] = {
+    "lstm": _Kind("LSTM", (0, 3, 1, 2), 2, attributes={}),
+    "gru": _Kind("GRU", (1, 0, 2), 1, attributes={"linear_before_reset": 1}),
+    "rnn_tanh": _Kind("RNN", (0,), 1, attributes={"activations": "Tanh"}),
+    "rnn_relu": _Kind("RNN", (0,), 1, attributes={"activations": "Relu"}),
+}
 ROWS: Mapping[str, OpaqueRow] = {
-    "aten.lstm.input": _layer(_LSTM),
-    "aten.gru.input": _layer(_GRU),
-    "aten.rnn_tanh.input": _layer(_Kind("RNN", (0,), 1, attributes={"activations": "Tanh"})),
-    "aten.rnn_relu.input": _layer(_Kind("RNN", (0,), 1, attributes={"activations": "Relu"})),
+    **{f"aten.{name}.input": _layer(kind) for name, kind in _KINDS.items()},
+    **{f"aten.{name}_cell.default": _step(kind) for name, kind in _KINDS.items()},
 }
 """The rows, by the name of the overload."""

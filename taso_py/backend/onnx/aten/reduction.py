@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from taso_py.backend.onnx.aten.elementwise import operand_as
-from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
+from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.ir.types import DType
 
@@ -122,6 +122,29 @@ def _norm(order: str) -> OpaqueRow:
     return row
 
 
+def _cosine_similarity(w: Writer, call: OpaqueCall) -> OnnxValue:
+    dtype, dim, operands = call.types[0].dtype, call.arguments["dim"], [call.operand("x1"), call.operand("x2")]
+    from_end = dim if dim < 0 else dim - max(x.type.rank for x in operands)
+    if len({x.type.dims[from_end] if x.type.rank >= -from_end else 1 for x in operands}) > 1:
+        raise call.refuse("repeats a vector's elements")
+    axis, least = w.integers([from_end]), w.number(call.arguments["eps"], dtype)
+
+    def of_length_one(x: OnnxOperand) -> OnnxValue:
+        numbers = operand_as(w, x, dtype)
+        return w.op("Div", numbers, w.op("Max", w.op("ReduceL2", numbers, axis, keepdims=1), least))
+
+    return w.op("ReduceSum", w.op("Mul", *map(of_length_one, operands)), axis, keepdims=0)
+
+
+def _pairwise_distance(w: Writer, call: OpaqueCall) -> OnnxValue:
+    dtype, order, keep = call.types[0].dtype, call.arguments["p"], int(call.arguments["keepdim"])
+    if order not in (1, 2):
+        raise call.refuse(f"takes a norm of order {order}")
+    one, other = (operand_as(w, call.operand(name), dtype) for name in ("x1", "x2"))
+    apart = w.op("Add", w.op("Sub", one, other), w.number(call.arguments["eps"], dtype))
+    return w.op(f"ReduceL{order:g}", apart, w.integers([-1]), keepdims=keep)
+
+
 ROWS: Mapping[str, OpaqueRow] = {
     **{
         f"aten.{ours}": _reduction(theirs)
@@ -156,5 +179,7 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.std_mean.correction": _with_mean(_deviation),
     "aten.linalg_vector_norm.default": _norm("ord"),
     "aten.norm.ScalarOpt_dim": _norm("p"),
+    "aten.cosine_similarity.default": _cosine_similarity,
+    "aten.pairwise_distance.default": _pairwise_distance,
 }
 """The rows, by the name of the overload."""

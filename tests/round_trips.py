@@ -33,6 +33,11 @@ class Model(nn.Module):
         return self.function(self, *args, **kwargs)
 
 
+def randn(*shape: int) -> Tensor:
+    """Random numbers, the same for the same shape."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
 def round_trip(module: nn.Module, *args: Any, **kwargs: Any) -> Program:
     """Imports and builds a module; asserts that it returns what the original returns, twice over.
 

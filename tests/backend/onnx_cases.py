@@ -443,9 +443,12 @@ def _images() -> list[Call]:
     ]
 
 
+_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+"""The kinds of recurrent layers, and how many gates each has."""
+
+
 def _recurrent(name: str, *, layers: int = 1, both: bool = False, first: bool = False, biases: bool = True) -> Call:
-    gates = {"lstm": 4, "gru": 3}.get(name, 1)
-    directions, batch, hidden, features = 2 if both else 1, 3, 5, 4
+    gates, directions, batch, hidden, features = _GATES[name], 2 if both else 1, 3, 5, 4
     parameters: list[Tensor] = []
     for layer in range(layers):
         given = features if layer == 0 else hidden * directions
@@ -460,13 +463,14 @@ def _recurrent(name: str, *, layers: int = 1, both: bool = False, first: bool = 
 
 RECURRENT = [
     _recurrent(name, layers=layers, both=both, first=first, biases=biases)
-    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+    for name in _GATES
     for layers, both, first, biases in ((1, False, False, True), (2, True, True, True), (1, True, False, False))
 ]
 
 
-def _step(name: str, gates: int, *, biases: bool) -> Call:
+def _step(name: str, *, biases: bool) -> Call:
     """One step of a recurrent layer."""
+    gates = _GATES[name]
     x, h, c = floats(2, 3), floats(2, 4, seed=1), floats(2, 4, seed=2)
     weights = [floats(4 * gates, 3, seed=3), floats(4 * gates, 4, seed=4)]
     weights += [floats(4 * gates, seed=5), floats(4 * gates, seed=6)] if biases else []
@@ -484,9 +488,5 @@ CASES = [
     *_pools(),
     *_images(),
     *RECURRENT,
-    *(
-        _step(name, gates, biases=biases)
-        for name, gates in (("lstm", 4), ("gru", 3), ("rnn_tanh", 1), ("rnn_relu", 1))
-        for biases in (True, False)
-    ),
+    *(_step(name, biases=biases) for name in _GATES for biases in (True, False)),
 ]

@@ -9,12 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.round_trips import Model, opaque_targets, round_trip
-
-
-def randn(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
-
+from tests.round_trips import Model, opaque_targets, randn, round_trip
 
 # What is left opaque is not composite.
 COMPOSITES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], set[str]]] = {

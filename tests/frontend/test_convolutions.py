@@ -10,12 +10,7 @@ from torch import Tensor, nn
 from taso_py.frontend import import_module
 from taso_py.ir.errors import ShapeError
 from taso_py.ops.contraction import ConvTranspose2d
-from tests.round_trips import Model, opaque_targets, operator_names, round_trip
-
-
-def randn(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
-
+from tests.round_trips import Model, opaque_targets, operator_names, randn, round_trip
 
 IMAGE = randn(2, 4, 7, 6)
 LAYERS = {

@@ -9,12 +9,7 @@ import torch
 from torch import Tensor
 
 from taso_py.frontend.einsum import as_product
-from tests.round_trips import Model, operator_names, round_trip
-
-
-def randn(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
-
+from tests.round_trips import Model, operator_names, randn, round_trip
 
 SIZES = {"b": 2, "h": 3, "g": 2, "q": 5, "k": 6, "d": 7, "e": 4, "o": 1}
 PRODUCTS = {

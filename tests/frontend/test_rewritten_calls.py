@@ -15,16 +15,12 @@ from taso_py.frontend import import_module
 from taso_py.ir.node import Value
 from taso_py.ir.operator import Constant
 from taso_py.ops.normalization import BatchNorm
-from tests.round_trips import Model, opaque_targets, operator_names, round_trip
+from tests.round_trips import Model, opaque_targets, operator_names, randn, round_trip
 
 
 def origins(*values: Value) -> list[Value]:
     """What values are copies of."""
     return [origins(*value.node.inputs)[0] if value.node.inputs else value for value in values]
-
-
-def randn(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
 LINE, IMAGE, MATRIX = randn(2, 4, 11), randn(2, 4, 7, 6), randn(5, 6)

@@ -19,13 +19,8 @@ from taso_py.frontend import import_module, import_program
 from taso_py.models import zoo
 from taso_py.ops.elementwise import Cast
 from taso_py.ops.table import DEFINED, parse_graph
-from tests.round_trips import Model, opaque_targets, operator_names, round_trip
+from tests.round_trips import Model, opaque_targets, operator_names, randn, round_trip
 from tests.versions import need
-
-
-def randn(*shape: int) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
-
 
 IMAGE = randn(2, 4, 7, 7)
 SPECIAL = torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 1e-40, 1e38, 3.0])

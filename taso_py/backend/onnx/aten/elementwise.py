@@ -269,12 +269,17 @@ def _lerp(w: Writer, call: OpaqueCall) -> OnnxValue:
     """Write a weighted mean from the end that is nearer, as PyTorch computes it, so that either end is met exactly."""
     dtype, given = call.types[0].dtype, call.arguments["weight"]
     start, end, weight = (operand_as(w, call.arguments[key], dtype) for key in ("self", "end", "weight"))
-    way, half, one = w.op("Sub", end, start), w.number(0.5, dtype), w.number(1.0, dtype)
-    from_start = w.op("Add", start, w.op("Mul", weight, way))
-    from_end = w.op("Sub", end, w.op("Mul", w.op("Sub", one, weight), way))
+    way = w.op("Sub", end, start)
+
+    def from_start() -> OnnxValue:
+        return w.op("Add", start, w.op("Mul", weight, way))
+
+    def from_end() -> OnnxValue:
+        return w.op("Sub", end, w.op("Mul", w.op("Sub", w.number(1.0, dtype), weight), way))
+
     if not isinstance(given, OnnxOperand):
-        return from_start if abs(given) < 0.5 else from_end
-    return w.op("Where", w.op("Less", w.op("Abs", weight), half), from_start, from_end)
+        return from_start() if abs(given) < 0.5 else from_end()
+    return w.op("Where", w.op("Less", w.op("Abs", weight), w.number(0.5, dtype)), from_start(), from_end())
 
 
 def _outer(w: Writer, call: OpaqueCall) -> OnnxValue:

@@ -42,13 +42,14 @@ def _layer(kind: _Kind) -> OpaqueRow:
         finals: list[list[OnnxValue]] = [[] for _ in range(kind.states)]
         for layer in range(layers):
             cells = [parameters[(layer * directions + direction) * each :][:each] for direction in range(directions)]
-            x, ends = _run(
+            every, *ends = _run(
                 w,
                 kind,
                 x,
                 cells=cells,
                 states=[_of_layer(w, state, layer, layers=layers, directions=directions) for state in states],
             )
+            x = _side_by_side(w, every, cells)
             for final, end in zip(finals, ends, strict=True):
                 final.append(end)
         x = w.op("Transpose", x, perm=[1, 0, 2]) if arguments["batch_first"] else x
@@ -69,7 +70,7 @@ def _step(kind: _Kind) -> OpaqueRow:
         if len(cell) == 3:
             raise call.refuse("has one bias of two")
         x, states = with_axis(call.operand("input").onnx), [with_axis(state) for state in _states(call)]
-        _, ends = _run(w, kind, x, cells=[cell], states=states)
+        _, *ends = _run(w, kind, x, cells=[cell], states=states)
         return [w.op("Squeeze", end, w.integers([0])) for end in ends]
 
     return row
@@ -91,8 +92,8 @@ def _of_layer(w: Writer, state: OnnxValue, layer: int, layers: int, directions: 
 
 def _run(
     w: Writer, kind: _Kind, x: OnnxValue, cells: Sequence[Sequence[OnnxOperand]], states: Sequence[OnnxValue]
-) -> tuple[OnnxValue, Sequence[OnnxValue]]:
-    """Write one layer, in one or both directions; return its outputs at all steps, concatenated, and last states."""
+) -> Sequence[OnnxValue]:
+    """Write one layer, in one or both directions; return its outputs at all steps, and its last states."""
     hidden = cells[0][1].type.sizes[-1]
     weights = [_stacked(w, kind, [cell[place] for cell in cells]) for place in (0, 1)]
     biases = _joined_biases(w, kind, cells) if len(cells[0]) == 4 else None
@@ -100,7 +101,7 @@ def _run(
     given = dict(kind.attributes)
     if "activations" in given:
         given["activations"] = [given["activations"]] * len(cells)
-    outputs = w.ops(
+    return w.ops(
         kind.name,
         1 + kind.states,
         x,
@@ -112,12 +113,14 @@ def _run(
         direction=direction,
         **given,
     )
-    every, ends = outputs[0], outputs[1:]
+
+
+def _side_by_side(w: Writer, every: OnnxValue, cells: Sequence[Sequence[OnnxOperand]]) -> OnnxValue:
+    """Write outputs of shape [step, direction, batch, hidden] as [step, batch, direction * hidden]."""
     if len(cells) == 1:
-        return w.op("Squeeze", every, w.integers([1])), ends
-    # From [step, direction, batch, hidden] to [step, batch, direction * hidden].
-    side_by_side = w.op("Transpose", every, perm=[0, 2, 1, 3])
-    return w.op("Reshape", side_by_side, w.integers([0, 0, 2 * hidden])), ends
+        return w.op("Squeeze", every, w.integers([1]))
+    hidden = cells[0][1].type.sizes[-1]
+    return w.op("Reshape", w.op("Transpose", every, perm=[0, 2, 1, 3]), w.integers([0, 0, 2 * hidden]))
 
 
 def _stacked(w: Writer, kind: _Kind, parts: Sequence[OnnxOperand]) -> OnnxValue:

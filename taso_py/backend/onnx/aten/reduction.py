@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taso_py.backend.onnx.aten.elementwise import operand_as
@@ -20,7 +20,7 @@ def axes_of(call: OpaqueCall, name: str = "dim") -> list[int]:
     return [given] if isinstance(given, int) else list(given)
 
 
-def _reduction(name: str) -> Callable[[Writer, OpaqueCall], OnnxValue]:
+def _reduction(name: str) -> OpaqueRow:
     """Return the row of a reduction in the element type of the result."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -31,9 +31,6 @@ def _reduction(name: str) -> Callable[[Writer, OpaqueCall], OnnxValue]:
         return w.op(name, x, w.integers(axes), keepdims=int(call.arguments.get("keepdim", False)))
 
     return row
-
-
-_mean = _reduction("ReduceMean")
 
 
 def _quantifier(name: str) -> OpaqueRow:
@@ -89,37 +86,58 @@ def _softmax(name: str) -> OpaqueRow:
     return row
 
 
-def _variance(w: Writer, call: OpaqueCall) -> OnnxValue:
+def _moments(w: Writer, call: OpaqueCall) -> tuple[OnnxValue, OnnxValue]:
+    """Write the variance along axes, and the mean, whose axes are kept in any case."""
     x, dtype, axes = call.operand(), call.types[0].dtype, axes_of(call)
     along, keep = w.integers(axes), int(call.arguments.get("keepdim", False))
     correction = call.arguments.get("correction")
     correction = 1 if correction is None else correction
-    centred = w.op("Sub", x.onnx, w.op("ReduceMean", x.onnx, along, keepdims=1))
+    mean = w.op("ReduceMean", x.onnx, along, keepdims=1)
+    centred = w.op("Sub", x.onnx, mean)
     total = w.op("ReduceSum", w.op("Mul", centred, centred), along, keepdims=keep)
     count = math.prod(as_number(x.type.dims[axis]) for axis in axes)
-    return w.op("Div", total, w.number(float(max(0, count - correction)), dtype))
+    return w.op("Div", total, w.number(float(max(0, count - correction)), dtype)), mean
+
+
+def _variance(w: Writer, call: OpaqueCall) -> OnnxValue:
+    variance, _ = _moments(w, call)
+    return variance
 
 
 def _deviation(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("Sqrt", _variance(w, call))
 
 
-def _with_mean(spread: Callable[[Writer, OpaqueCall], OnnxValue]) -> OpaqueRow:
-    """Return the row of a variance or deviation, and of the mean."""
-    return lambda w, call: [spread(w, call), _mean(w, call)]
+def _with_mean(*, rooted: bool) -> OpaqueRow:
+    """Return the row of the variance, or of its square root, and of the mean."""
+
+    def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue]:
+        variance, mean = _moments(w, call)
+        axes = [] if call.arguments.get("keepdim", False) else axes_of(call)
+        return [
+            w.op("Sqrt", variance) if rooted else variance,
+            w.op("Squeeze", mean, w.integers(axes)) if axes else mean,
+        ]
+
+    return row
 
 
 def _norm(order: str) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
-        x = operand_as(w, call.operand(), call.types[0].dtype)
-        power = call.arguments[order]
-        names = {1: "ReduceL1", 2: "ReduceL2", None: "ReduceL2", math.inf: "ReduceMax", -math.inf: "ReduceMin"}
-        if power not in names:
-            raise call.refuse(f"takes a norm of order {power}")
-        x = w.op("Abs", x) if power in (math.inf, -math.inf) else x
-        return w.op(names[power], x, w.integers(axes_of(call)), keepdims=int(call.arguments.get("keepdim", False)))
+        x, axes = operand_as(w, call.operand(), call.types[0].dtype), axes_of(call)
+        power, keep = call.arguments[order], int(call.arguments.get("keepdim", False))
+        if power in (math.inf, -math.inf):
+            return w.op("ReduceMax" if power > 0 else "ReduceMin", w.op("Abs", x), w.integers(axes), keepdims=keep)
+        return _norm_of(w, call, x, 2 if power is None else power, axes, keep=keep)
 
     return row
+
+
+def _norm_of(w: Writer, call: OpaqueCall, x: OnnxValue, power: float, axes: Sequence[int], *, keep: int) -> OnnxValue:
+    """Write a norm of order 1 or 2."""
+    if power not in (1, 2):
+        raise call.refuse(f"takes a norm of order {power}")
+    return w.op(f"ReduceL{power:g}", x, w.integers(axes), keepdims=keep)
 
 
 def _cosine_similarity(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -137,12 +155,10 @@ def _cosine_similarity(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _pairwise_distance(w: Writer, call: OpaqueCall) -> OnnxValue:
-    dtype, order, keep = call.types[0].dtype, call.arguments["p"], int(call.arguments["keepdim"])
-    if order not in (1, 2):
-        raise call.refuse(f"takes a norm of order {order}")
+    dtype = call.types[0].dtype
     one, other = (operand_as(w, call.operand(name), dtype) for name in ("x1", "x2"))
     apart = w.op("Add", w.op("Sub", one, other), w.number(call.arguments["eps"], dtype))
-    return w.op(f"ReduceL{order:g}", apart, w.integers([-1]), keepdims=keep)
+    return _norm_of(w, call, apart, call.arguments["p"], [-1], keep=int(call.arguments["keepdim"]))
 
 
 ROWS: Mapping[str, OpaqueRow] = {
@@ -151,6 +167,8 @@ ROWS: Mapping[str, OpaqueRow] = {
         for ours, theirs in {
             "sum.default": "ReduceSum",
             "sum.dim_IntList": "ReduceSum",
+            "mean.default": "ReduceMean",
+            "mean.dim": "ReduceMean",
             "amax.default": "ReduceMax",
             "amin.default": "ReduceMin",
             "max.default": "ReduceMax",
@@ -160,7 +178,6 @@ ROWS: Mapping[str, OpaqueRow] = {
             "logsumexp.default": "ReduceLogSumExp",
         }.items()
     },
-    **{f"aten.mean.{form}": _mean for form in ("default", "dim")},
     **{f"aten.any.{form}": _quantifier("ReduceMax") for form in ("default", "dim", "dims")},
     **{f"aten.all.{form}": _quantifier("ReduceMin") for form in ("default", "dim", "dims")},
     "aten.argmax.default": _place("ArgMax"),
@@ -175,8 +192,8 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten._log_softmax.default": _softmax("LogSoftmax"),
     "aten.var.correction": _variance,
     "aten.std.correction": _deviation,
-    "aten.var_mean.correction": _with_mean(_variance),
-    "aten.std_mean.correction": _with_mean(_deviation),
+    "aten.var_mean.correction": _with_mean(rooted=False),
+    "aten.std_mean.correction": _with_mean(rooted=True),
     "aten.linalg_vector_norm.default": _norm("ord"),
     "aten.norm.ScalarOpt_dim": _norm("p"),
     "aten.cosine_similarity.default": _cosine_similarity,

@@ -22,7 +22,7 @@ from taso_py.checking.bodies import body_error
 from taso_py.cost.model import CostModel
 from taso_py.ir.graph import Graph
 from taso_py.ops.nested import ControlFlow
-from taso_py.rules.substitution import Substitution
+from taso_py.rules.match import Matcher
 from taso_py.search.bodies import Body
 from taso_py.search.cost import static_bytes
 from taso_py.search.result import Candidate, Limits, SearchResult, SearchStop
@@ -67,7 +67,7 @@ def body_places(graph: Graph) -> list[BodyPlace]:
 class BodySearch:
     """The search of a graph's bodies."""
 
-    rules: Sequence[Substitution]
+    rules: Matcher
     cost: CostModel
     """The prices of bodies."""
     strategy: str

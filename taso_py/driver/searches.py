@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 from taso_py.backend.schema import stored_bytes
@@ -22,6 +23,7 @@ from taso_py.kernels.table import PLAIN
 from taso_py.latency.database import LatencyDatabase
 from taso_py.options import Options
 from taso_py.rules.database import read_database
+from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search.follow import add_followed, follow
 from taso_py.search.names import TEMPLATES
@@ -48,6 +50,11 @@ class Searches:
     rules: Sequence[Substitution]
     trace: Trace | None
     """The steps to apply in place of a search, if any."""
+
+    @cached_property
+    def _matcher(self) -> Matcher:
+        """The rules, prepared for all searches."""
+        return Matcher(self.rules)
 
     def cost_of(self, engines: Sequence[Engine], database: LatencyDatabase) -> CostModel:
         """Return the cost model for engines that share prices."""
@@ -107,10 +114,12 @@ class Searches:
         with phases.phase("search", "for faster graphs"):
             if self.trace is not None:
                 return follow(graph, self.trace, self.rules, cost, limits)
-            found = search(graph, self.rules, cost, options.search, each, progress=options.progress, refines=is_first)
+            found = search(
+                graph, self._matcher, cost, options.search, each, progress=options.progress, refines=is_first
+            )
         if bodies:
             with phases.phase("bodies", "of control flow, as graphs of their own"):
                 # In PyTorch bodies run by its own calls; engines for whole graphs compute them like all else.
                 inside = cost.plain() if engine.prices in PYTORCH_PRICES else cost
-                found = BodySearch(self.rules, inside, options.search, each, options.seed).add_to(found)
+                found = BodySearch(self._matcher, inside, options.search, each, options.seed).add_to(found)
         return found if last is None else add_followed(found, last, self.rules, cost, limits)

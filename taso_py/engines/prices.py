@@ -28,7 +28,7 @@ from taso_py.engines.calls import (
 )
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import SessionEngine
-from taso_py.engines.tiles import SESSION_TILES, chain_text, computes_by_element, external_operands, single_node_cover
+from taso_py.engines.tiles import SESSION_TILES, chain_text, computes_by_element, single_node_cover
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, make_as
 from taso_py.ir.operator import Constant, Input
@@ -86,14 +86,15 @@ class SessionLatencies(Latencies):
 
     def of_cover(self, cover: Cover, reads: Format) -> float:
         """Return the latency of a cover, with images in the engine's own order if the format is ``CHANNELS_LAST``."""
-        if len(cover.nodes) == 1 and self.is_view(cover.root):
-            return 0.0
+        return 0.0 if len(cover.nodes) == 1 and self.is_view(cover.root) else super().of_cover(cover, reads)
+
+    def _of_key(self, key: Key, cover: Cover, reads: Format) -> float:
         if _is_elementwise(cover):
             return self._by_size(cover.root.types[0].elements, lambda size: self._elementwise(cover.root, size))
         product, *tail = cover.nodes
         if tail and product.op.is_contraction:
             return self._chain_seconds(product, tail, reads)
-        return super().of_cover(cover, reads)
+        return super()._of_key(key, cover, reads)
 
     def of_conversion(self, value: Value, format_: Format) -> float:
         """Return the time to reorder an image into the engine's own order, or back, from its profiler."""
@@ -114,7 +115,8 @@ class SessionLatencies(Latencies):
             v if isinstance(v.node.op, Constant) else make(Input(f"x{place}", replace(v.type, shape=(size,)))).value
             for place, v in enumerate(node.inputs)
         ]
-        return super().of_cover(single_node_cover(make_as(node.op, operands, (type_,))), Format.DENSE)
+        cover = single_node_cover(make_as(node.op, operands, (type_,)))
+        return super()._of_key(self.key(cover, Format.DENSE), cover, Format.DENSE)
 
     def _conversion(self, size: int, format_: Format) -> float:
         type_ = TensorType(DType.F32, (1, CHANNELS, size // CHANNELS // ROW, ROW))
@@ -196,17 +198,13 @@ class SessionLatencies(Latencies):
         return latency.low_s
 
     def _name(self, cover: Cover, reads: Format) -> str:
-        images = (
-            "" if not isinstance(cover.root.op, Conv2d) else " in blocks" if reads is Format.CHANNELS_LAST else " dense"
-        )
+        has_images = any(isinstance(node.op, Conv2d) for node in cover.nodes)
+        images = "" if not has_images else " in blocks" if reads is Format.CHANNELS_LAST else " dense"
         return f"{self._engine.name}:{cover.text}{images}"
 
     def _signature(self, cover: Cover) -> str:
         """Return the operands' types and which are weights; sorted for commutative operators."""
-        parts = [
-            ("weight " if is_weight(value) else "") + value.type.at_example.text
-            for value in external_operands(cover.nodes)
-        ]
+        parts = [("weight " if is_weight(value) else "") + value.type.at_example.text for value in cover.operands]
         is_commutative = len(cover.nodes) == 1 and cover.root.op.commutative
         signature = ", ".join(sorted(parts) if is_commutative else parts)
         return f"{signature} of {self._ring >> 20} MiB" if "weight" in signature else signature

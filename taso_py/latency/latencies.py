@@ -177,9 +177,13 @@ class Latencies:
         key = self.key(cover, reads)
         known = None if self._is_exact else self._final.get(key)
         if known is None:
-            bare_key = key if cover.bare is None else self.key(cover.bare(), reads)
-            known = self._final[key] = self._unrefined(key, cover, reads) * self._refinement(bare_key)
+            known = self._final[key] = self._of_key(key, cover, reads)
         return known
+
+    def _of_key(self, key: Key, cover: Cover, reads: Format) -> float:
+        """Return the latency of a cover with this key, measured or estimated."""
+        bare_key = key if cover.bare is None else self.key(cover.bare(), reads)
+        return self._unrefined(key, cover, reads) * self._refinement(bare_key)
 
     def _unrefined(self, key: Key, cover: Cover, reads: Format) -> float:
         """Return the latency of a cover before refinement."""

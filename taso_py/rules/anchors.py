@@ -50,13 +50,37 @@ class _Anchor(Generic[Item]):
         return self.pattern.readers[self.place]
 
 
+class _Kind(Generic[Item]):
+    """The operators of rules that nodes of one kind may fit, and what is known of such nodes."""
+
+    def __init__(self) -> None:
+        self._filed: dict[Outline, list[_Anchor[Item]]] = {}
+        self._fitting: dict[_Form, Sequence[_Anchor[Item]]] = {}
+        self.known: dict[_Surroundings, Sequence[tuple[Item, int]]] = {}
+        """The items of the rules of which a match may start at such a node, each with the operator's number."""
+
+    def add(self, anchor: _Anchor[Item]) -> None:
+        """Add an operator; what was known of nodes is forgotten."""
+        self._filed.setdefault(anchor.pattern.outlines[anchor.place], []).append(anchor)
+        self._fitting.clear()
+        self.known.clear()
+
+    def fit(self, node: Node, form: _Form) -> Sequence[_Anchor[Item]]:
+        """Return the operators that a node of a form fits, whatever reads it."""
+        known = self._fitting.get(form)
+        if known is None:
+            applied = application(node)
+            compared = chain.from_iterable(anchors for outline, anchors in self._filed.items() if outline.fits(applied))
+            fitting = [anchor for anchor in compared if may_begin(anchor.pattern, node, anchor.place)]
+            known = self._fitting[form] = sorted(fitting, key=lambda anchor: (anchor.number, anchor.place))
+        return known
+
+
 class Anchors(Generic[Item]):
     """Operators of rules by what a node must be to start a match there, each with an item of the caller's."""
 
     def __init__(self) -> None:
-        self._filed: dict[type[Operator], dict[Outline, list[_Anchor[Item]]]] = {}
-        self._fitting: dict[_Form, Sequence[_Anchor[Item]]] = {}
-        self._known: dict[_Surroundings, Sequence[tuple[Item, int]]] = {}
+        self._kinds: dict[type[Operator], _Kind[Item]] = {}
         self._most = 1
         """Most readers of one kind that any rule requires."""
 
@@ -65,13 +89,13 @@ class Anchors(Generic[Item]):
         anchor = _Anchor(number, pattern, place, item)
         counts = chain.from_iterable(needed.counts.values() for needed in anchor.readers)
         self._most = max(self._most, max(counts, default=1))
-        filed = self._filed.setdefault(type(pattern.operators[place].op), {})
-        filed.setdefault(pattern.outlines[place], []).append(anchor)
-        self._fitting.clear()
-        self._known.clear()
+        self._kinds.setdefault(type(pattern.operators[place].op), _Kind()).add(anchor)
 
     def at(self, node: Node, index: GraphIndex) -> Sequence[tuple[Item, int]]:
         """Return the items of the rules of which a match may start at a node, each with the operator's number."""
+        kind = self._kinds.get(type(node.op))
+        if kind is None:
+            return ()
         inputs = node.inputs
         operands = tuple(
             [
@@ -81,20 +105,10 @@ class Anchors(Generic[Item]):
         )
         form = node.op.text, node.types, operands
         readers = tuple([self._readers(n, index) for n in (*[n for n, _ in inputs], node)])
-        known = self._known.get((form, readers))
+        known = kind.known.get((form, readers))
         if known is None:
-            fitting = [anchor for anchor in self._fit(node, form) if _has_readers(anchor.readers, readers)]
-            known = self._known[form, readers] = [(anchor.item, anchor.place) for anchor in fitting]
-        return known
-
-    def _fit(self, node: Node, form: _Form) -> Sequence[_Anchor[Item]]:
-        """Return the operators that a node fits, whatever reads it."""
-        known = self._fitting.get(form)
-        if known is None:
-            filed, applied = self._filed.get(type(node.op), {}), application(node)
-            compared = chain.from_iterable(anchors for outline, anchors in filed.items() if outline.fits(applied))
-            fitting = [anchor for anchor in compared if may_begin(anchor.pattern, node, anchor.place)]
-            known = self._fitting[form] = sorted(fitting, key=lambda anchor: (anchor.number, anchor.place))
+            fitting = [anchor for anchor in kind.fit(node, form) if _has_readers(anchor.readers, readers)]
+            known = kind.known[form, readers] = [(anchor.item, anchor.place) for anchor in fitting]
         return known
 
     def _readers(self, node: Node, index: GraphIndex) -> _Readers:

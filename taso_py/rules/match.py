@@ -74,6 +74,11 @@ class Matcher:
         self._searches: dict[str, _Search] = {}
         self._roots, self._anywhere = Anchors[_Search](), Anchors[_Search]()
 
+    @staticmethod
+    def of(rules: Iterable[Substitution] | Matcher) -> Matcher:
+        """Return a matcher of rules, or the given one, which may have them compiled."""
+        return rules if isinstance(rules, Matcher) else Matcher(rules)
+
     def _compile(self, index: GraphIndex) -> None:
         """Compile the rules of which all kinds of operators have occurred."""
         if index.kinds <= self._met:

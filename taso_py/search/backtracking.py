@@ -64,7 +64,7 @@ def search(
         limits: the limits of the search.
         report: called with the progress after every graph that is built.
     """
-    matcher, limits = rules if isinstance(rules, Matcher) else Matcher(rules), limits or Limits()
+    matcher, limits = Matcher.of(rules), limits or Limits()
 
     def search_within(graph: Graph, limits: Limits) -> SearchResult:
         if sum(not node.is_static for node in graph.nodes) <= WHOLE:

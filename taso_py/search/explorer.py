@@ -76,8 +76,7 @@ class Explorer(ABC):
         self.limits = limits
         self._graph, self._cost, self._report = graph, cost, report
         self.clock = SearchClock(limits)
-        matcher = rules if isinstance(rules, Matcher) else Matcher(rules)
-        self.space = Space(matcher, cost, limits.allows, pause=self.clock)
+        self.space = Space(Matcher.of(rules), cost, limits.allows, pause=self.clock)
         self._pool: dict[frozenset[str], SearchState] = {}
         self._expansions = self._built = 0
 

@@ -71,7 +71,7 @@ class _Tally:
 
 def search(
     graph: Graph,
-    rules: Iterable[Substitution],
+    rules: Iterable[Substitution] | Matcher,
     cost: Cost,
     limits: Limits | None = None,
     report: ProgressCallback | None = None,
@@ -80,7 +80,7 @@ def search(
 
     The budget limits the graphs that are built on the way to the extracted ones.
     """
-    known, limits, tally = tuple(rules), limits or Limits(), _Tally()
+    known, limits, tally = Matcher.of(rules).rules, limits or Limits(), _Tally()
     single = [rule for rule in known if len(rule.source.outputs) == 1]
 
     def strategy(

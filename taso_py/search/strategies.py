@@ -19,6 +19,7 @@ from typing import Protocol
 
 from taso_py.ir.graph import Graph
 from taso_py.progress import share_bar
+from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.search import backtracking, greedy, saturation, templates
 from taso_py.search.cost import Cost
@@ -65,7 +66,7 @@ class Refinable(Cost, Protocol):
 
 def search(
     graph: Graph,
-    rules: Sequence[Substitution],
+    rules: Sequence[Substitution] | Matcher,
     cost: Refinable,
     strategy: str,
     limits: Limits,
@@ -77,7 +78,7 @@ def search(
 
     Args:
         graph: the graph to start from.
-        rules: the rules to apply.
+        rules: the rules to apply; a matcher that has them prepared may be used for several searches.
         cost: gives the costs of graphs, and is refined.
         strategy: one of :data:`SEARCHES`.
         limits: the time limit is for all searches together, each but the last of which gets half of the remaining time;
@@ -86,7 +87,8 @@ def search(
         progress: true to show a progress bar.
         refines: false to search once by the costs as they are, where an earlier search has refined them.
     """
-    setup = _setup_key(strategy, rules, limits)
+    matcher = Matcher.of(rules)
+    setup = _setup_key(strategy, matcher.rules, limits)
     limits = replace(limits, now=cost.now)
     refines = refines and not cost.has_converged(graph, setup)
 
@@ -95,7 +97,7 @@ def search(
 
     def searched(seconds: float) -> SearchResult:
         within = replace(limits, seconds=seconds)
-        return _searched(graph, rules, cost, strategy=strategy, limits=within, progress=progress)
+        return _searched(graph, matcher, cost, strategy=strategy, limits=within, progress=progress)
 
     start = cost.now()
     found = searched(limits.seconds / 2 if refines else limits.seconds)
@@ -161,11 +163,11 @@ def _merged(old: Sequence[Candidate], again: SearchResult, cost: Cost, results: 
 
 
 def _searched(
-    graph: Graph, rules: Sequence[Substitution], cost: Refinable, strategy: str, limits: Limits, progress: bool
+    graph: Graph, matcher: Matcher, cost: Refinable, strategy: str, limits: Limits, progress: bool
 ) -> SearchResult:
     with share_bar("search", shown=progress) as on_share:
 
         def report(found: Progress) -> None:
             on_share(max(found.built / limits.budget, found.seconds / limits.seconds))
 
-        return SEARCHES[strategy](graph, rules, cost, limits, report)
+        return SEARCHES[strategy](graph, matcher, cost, limits, report)

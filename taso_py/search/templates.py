@@ -35,7 +35,7 @@ def read_templates() -> tuple[Substitution, ...]:
 
 def search(
     graph: Graph,
-    templates: Iterable[Substitution],
+    templates: Iterable[Substitution] | Matcher,
     cost: Cost,
     limits: Limits | None = None,
     report: ProgressCallback | None = None,
@@ -49,31 +49,31 @@ def search(
         limits: the limits of the search; alpha and seed have no effect.
         report: called with the progress after every graph that is built.
     """
-    return _Templates(graph, tuple(templates), cost, limits=limits or Limits(), report=report).run()
+    return _Templates(graph, Matcher.of(templates), cost, limits=limits or Limits(), report=report).run()
 
 
 def search_measured(
     graph: Graph,
-    templates: Iterable[Substitution],
+    templates: Iterable[Substitution] | Matcher,
     cost: Cost,
     limits: Limits | None = None,
     report: ProgressCallback | None = None,
 ) -> SearchResult:
     """Apply templates as :func:`search` does, but keep only those that make the graph cheaper."""
-    return _Measured(graph, tuple(templates), cost, limits=limits or Limits(), report=report).run()
+    return _Measured(graph, Matcher.of(templates), cost, limits=limits or Limits(), report=report).run()
 
 
 class _Templates(Explorer):
     def __init__(
         self,
         graph: Graph,
-        templates: tuple[Substitution, ...],
+        templates: Matcher,
         cost: Cost,
         limits: Limits,
         report: ProgressCallback | None,
     ) -> None:
-        super().__init__(graph, Matcher(templates), cost, limits=limits, report=report)
-        self._order = {template.id: number for number, template in enumerate(templates)}
+        super().__init__(graph, templates, cost, limits=limits, report=report)
+        self._order = {template.id: number for number, template in enumerate(templates.rules)}
 
     def explore(self, original: SearchState) -> SearchStop:
         state, refused = original, set[Option]()

@@ -264,7 +264,7 @@ def test_bodies_with_effects_stay_as_they_were(function: Callable[..., Any], mon
         cost = CostModel(torch.device("cpu"), database)
         outer = Candidate(program.graph, program.graph, 1.0, 0)
         found = SearchResult(outer, (outer,), SearchStop.EXHAUSTED, 1, 1, 0.0)
-        result = bodies.BodySearch([], cost, "backtracking", Limits(), 0).add_to(found)
+        result = bodies.BodySearch(Matcher([]), cost, "backtracking", Limits(), 0).add_to(found)
     assert (result.candidates, result.notes) == (found.candidates, ())
     assert [str(graph.outputs[0].node.op.name) for graph in searched] == ["mul"]
     assert len(texts(program.graph)) == 2
@@ -289,7 +289,7 @@ def test_a_gain_that_laying_a_result_out_costs_is_none(monkeypatch: pytest.Monke
             found = SearchResult(outer, (outer,), SearchStop.EXHAUSTED, 1, 1, 0.0)
             monkeypatch.setattr(bodies, "search", _without_products)
             cost = CostModel(torch.device("cpu"), database)
-            result = bodies.BodySearch([], cost, "backtracking", Limits(), 0).add_to(found)
+            result = bodies.BodySearch(Matcher([]), cost, "backtracking", Limits(), 0).add_to(found)
         assert len(result.best.bodies) == count
 
 

@@ -18,7 +18,7 @@ from taso_py.engines.tiles import external_operands
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, make_as, remake
 from taso_py.ir.operator import Constant, Input, Weight
-from taso_py.ir.types import TensorType
+from taso_py.ir.types import DType, TensorType
 from taso_py.kernels.layout import is_weight
 from taso_py.latency.clock import Latency
 from taso_py.latency.idle import wait_until_idle
@@ -174,12 +174,13 @@ def _model(engine: SessionEngine, nodes: Sequence[Node], copies: int) -> tuple[O
     inputs: dict[str, Node] = {}
     outputs: list[Value] = []
     weights: dict[str, Tensor] = {}
+    numbers = {value: _numbers(value.type.elements + copies, value.type.dtype) for value in filter(is_weight, values)}
     for copy in range(copies):
         images: dict[Value, Value] = {}
         for place, value in enumerate(values):
             type_, key = value.type.at_example, f"x{copy}_{place}"
             if is_weight(value):
-                weights[key] = _random(type_, seed=1 + len(weights))
+                weights[key] = numbers[value][copy : copy + type_.elements].view(type_.sizes)  # each differs
                 leaf = make(Weight(key, type_))
             else:
                 key = f"x{place}" if has_weights else key
@@ -190,13 +191,14 @@ def _model(engine: SessionEngine, nodes: Sequence[Node], copies: int) -> tuple[O
             images.update(zip(node.outputs, made.outputs, strict=True))
         outputs += [images[value] for value in nodes[-1].outputs]
     graph = Graph(tuple(inputs.values()), tuple(outputs))
-    operands = [_random(node.types[0], seed) for seed, node in enumerate(graph.inputs)]
+    types = [node.types[0] for node in graph.inputs]
+    operands = [_numbers(type_.elements, type_.dtype).view(type_.sizes) for type_ in types]
     return engine.model_of(graph, weights), operands
 
 
-def _random(type_: TensorType, seed: int) -> Tensor:
+def _numbers(count: int, dtype: DType) -> Tensor:
     """Return moderate positive numbers, which avoid NaN and denormals; zeros for integers, which may be indices."""
-    dtype = TORCH_DTYPES[type_.dtype]
-    if not dtype.is_floating_point:
-        return torch.zeros(type_.sizes, dtype=dtype)
-    return (uniform(type_.sizes, torch.Generator().manual_seed(seed), torch.float32) + 0.1).to(dtype)
+    type_ = TORCH_DTYPES[dtype]
+    if not type_.is_floating_point:
+        return torch.zeros(count, dtype=type_)
+    return (uniform((count,), torch.Generator().manual_seed(0), torch.float32) + 0.1).to(type_)

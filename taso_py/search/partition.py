@@ -31,6 +31,9 @@ SLACK = 2.0
 """A region's slack as a multiple of the whole's: a step's cost is a larger share of a small part."""
 LEAST_BUDGET = 30
 """The least budget of graphs for a region."""
+PATIENT_SHARE, LEAST_PATIENCE = 0.25, 10
+"""Regions alike with this share of the whole's cost are searched with all the patience, those with less with as much
+less, down to a least number of graphs: so an improvement is worth the same number of graphs wherever it is."""
 
 
 @dataclass(eq=False)
@@ -207,6 +210,7 @@ class Partition:
             self._limits,
             alpha=1 + SLACK * (self._limits.alpha - 1),
             budget=min(left, max(LEAST_BUDGET, round(left * share))),
+            patience=self._patience(kind, whole),
             # The time may have run out since the last check; a limit must be above 0.
             seconds=max(1e-9, min(self._left, max(1.0, 2 * share * self._left))),
             static_bytes=static_bytes(cost, kind.first.graph) + more,
@@ -219,6 +223,12 @@ class Partition:
         self._gain += kind.gain(found.best)
         self._stops.add(found.stop_reason)
         self._stored |= {node for node in found.best.graph.nodes if node.is_static and node.inputs}
+
+    def _patience(self, kind: _Kind, whole: CostEstimate) -> int:
+        """Return the patience for a kind of region by its share of the whole's cost."""
+        seconds = len(kind.members) * sum(map(self._cost.node_cost, kind.first.graph.nodes))
+        share = min(1.0, seconds / whole.seconds / PATIENT_SHARE) if 0 < seconds < whole.seconds else 1.0
+        return min(self._limits.patience, max(LEAST_PATIENCE, round(share * self._limits.patience)))
 
     def _tell(self, before: tuple[int, int, float], kind: _Kind, progress: Progress) -> None:
         """Report progress within a region as progress of the whole."""

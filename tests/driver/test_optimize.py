@@ -17,6 +17,7 @@ from taso_py.driver.optimize import optimize
 from taso_py.driver.prepare import IN_TRAINING
 from taso_py.ir.errors import TasoError
 from taso_py.options import Options
+from taso_py.rules.verdict import Numerics
 from taso_py.saving.loading import load
 from tests.round_trips import Model
 
@@ -125,3 +126,26 @@ def test_races_are_as_short_as_the_search_unless_the_user_sets_their_length() ->
     assert Options().evaluation_effort(KNOWN_SHARE) == replace(normal, race_s=KNOWN_SHARE * normal.race_s)
     assert Options().evaluation_effort(1.0) == normal
     assert Options(race_seconds=7.0).evaluation_effort(KNOWN_SHARE).race_s == 7.0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "cuda"}, "there is no option 'device'; did you mean"),
+        ({"time_limt": 3}, "there is no option 'time_limt'; did you mean time_limit"),
+        ({"numerics": "reordered"}, "no numerics class is called 'reordered'; there are exact, reorder"),
+        ({"seed": -1}, "seed must be a whole number from 0"),
+        ({"seed": 2**64}, "seed must be a whole number from 0"),
+        ({"alpha": float("nan")}, "alpha and growth"),
+        ({"time_limit": float("nan")}, "a time limit"),
+        ({"race_seconds": float("nan")}, "race_seconds must be positive"),
+    ],
+)
+def test_options_without_meaning_are_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TasoError, match=message):
+        optimize(nn.ReLU(), X, **options)
+
+
+def test_a_numerics_class_has_a_label() -> None:
+    assert Options(numerics="zero-terms") == Options(numerics=Numerics.ZERO_TERMS)  # pyright: ignore[reportArgumentType]
+    assert [Numerics.labelled(one.label) for one in Numerics] == list(Numerics)

@@ -11,6 +11,7 @@ from typing import Any
 import onnx
 import onnx_ir as ir
 import pytest
+import torch
 from torch import Tensor
 
 from taso_py.backend.plan import Format
@@ -22,7 +23,7 @@ from taso_py.engines.openvino import _reorder_direction, _stretch_means
 from taso_py.engines.prices import EMPTY_S as EMPTY_BUDGET_S
 from taso_py.engines.prices import SessionLatencies
 from taso_py.engines.session import NodeTime, OnnxModel, Session, SessionEngine
-from taso_py.engines.tiles import single_node_cover
+from taso_py.engines.tiles import SESSION_TILES, single_node_cover
 from taso_py.ir.node import Node, make
 from taso_py.ir.operator import Input, Weight
 from taso_py.ir.types import DType, TensorType
@@ -36,6 +37,7 @@ from taso_py.ops.pooling import MaxPool2d
 from tests.engines.sessions import NAMES, engine_named
 
 EMPTY_S = 1e-4
+DEVICE = torch.device("cpu")
 
 
 def tensor(*shape: int) -> TensorType:
@@ -137,7 +139,7 @@ def test_copies_have_weights_of_their_own(
     assert copies > 8
     assert len(set(contents(engine.models[0]))) == copies
     assert len(engine.models[0].graph.inputs) == 1
-    monkeypatch.setattr(calls, "_random", lambda type_, seed, random=calls._random: random(type_, 0))
+    monkeypatch.setattr(calls, "_numbers", lambda count, dtype: torch.zeros(count))
     latencies(engine := Told()).of_cover(single_node_cover(make(Matmul(), [*reversed(PRODUCT.inputs)])), Format.DENSE)
     assert len(set(contents(engine.models[0]))) == 1, "the check above sees equal weights"
 
@@ -196,6 +198,19 @@ def test_what_is_computed_with_a_product_costs_nothing(
     product, tail = (found.of_cover(single_node_cover(node), Format.DENSE) for node in (PRODUCT, relu))
     assert tail > 0
     assert found.of_cover(chain, Format.DENSE) == pytest.approx(product + left * tail)
+
+
+def test_what_is_computed_with_a_convolution_is_priced_in_each_order_of_its_image(
+    latencies: Callable[..., SessionLatencies],
+) -> None:
+    relu = make(Relu(), [CONVOLUTION.value])
+    chain = next(cover for tile in SESSION_TILES for cover in tile.covers(relu, DEVICE) if len(cover.nodes) == 2)
+    copies = calls._copies([CONVOLUTION], 1 << 20)
+    found = latencies(engine := Told(times(copies), operators=lambda nodes: 1))
+    for _ in range(2):  # an answer for one order is none for the other
+        assert found.of_cover(chain, Format.CHANNELS_LAST) == pytest.approx(1e-3)
+        assert found.of_cover(chain, Format.DENSE) == pytest.approx(1e-3 + 2e-4 + 1e-4)
+    assert len(engine.models) == 3, "the convolution, and two small ones to tell what is fused"
 
 
 def test_latencies_are_those_of_a_version(

@@ -68,6 +68,27 @@ def test_rules_are_those_that_one_finds_by_trying_all_in_their_order(name: str) 
     assert any(filed.at(node, index) for node in running)
 
 
+def test_what_is_known_of_a_kind_of_nodes_is_forgotten_for_rules_of_that_kind_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = list[int]()
+
+    def counted(pattern: Pattern, node: Node, place: int) -> bool:
+        calls.append(place)
+        return may_begin(pattern, node, place)
+
+    monkeypatch.setattr(anchors, "may_begin", counted)
+    *_, join, swapped, plain = [compile_pattern(rule) for rule in read_rules(OTHERS)]
+    index, node = index_of("graph(x: f32[4], y: f32[4]) { return add(x, tanh(y)) }")
+    filed = anchors_of([plain])
+    for pattern, count, known in ((join, 1, 1), (swapped, 3, 2)):
+        assert len(filed.at(node, index)) == 1
+        root = pattern.outputs[0].number
+        filed.add(pattern.rule.id, pattern, root, 1)
+        assert len(filed.at(node, index)) == known
+        assert len(calls) == count
+
+
 @pytest.mark.parametrize(
     ("value", "compared"),
     [("mul(x, y)", 0), ("add(x, y)", 1), ("add(x, tanh(y))", 3), ("add(tanh(x), y)", 3), ("concat(x, y){axis=-1}", 0)],

@@ -236,6 +236,28 @@ def test_a_region_that_used_up_its_share_is_not_the_end_of_the_time(seconds: flo
     assert (next(ticks) > seconds) == (stop is SearchStop.TIME)
 
 
+def test_regions_are_searched_with_patience_for_their_share_of_the_cost() -> None:
+    """Of a chain the first nodes take most of the time."""
+    given: list[tuple[bool, int]] = []
+
+    def strategy(
+        graph: Graph, matcher: Matcher, cost: Cost, limits: Limits, report: ProgressCallback | None
+    ) -> Backtracking:
+        given.append(("exp" in operators(graph), limits.patience))
+        return Backtracking(graph, matcher, cost, limits, report)
+
+    graph = parse_graph(
+        "graph(x: f32[8]) {\n"
+        + "".join(f"  a{i} = {'exp' if i < 9 else 'tanh'}({f'a{i - 1}' if i else 'x'})\n" for i in range(90))
+        + "  return a89\n}"
+    )
+    cost = FakeCost({"exp": 100.0, "tanh": 1.0})
+    Partition(graph, Matcher([]), cost, Limits(patience=50, reuse=False), None, strategy).run()
+    assert {patience for is_dear, patience in given if is_dear} == {50}
+    assert {patience for is_dear, patience in given if not is_dear} == {partition.LEAST_PATIENCE}
+    assert len(given) > 4
+
+
 class Slow(FakeCost):
     """Costs of which to ask for those of a part takes some seconds, by a clock that stands otherwise."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from taso_py.ir.graph import Graph
 from taso_py.ops.table import parse_graph
-from taso_py.rules.substitution import Substitution
+from taso_py.rules.match import Matcher
 from taso_py.rules.text import read_rules
 from taso_py.rules.verdict import Numerics
 from taso_py.search import names
@@ -169,9 +168,9 @@ def test_an_interrupt_of_a_later_search_gives_the_best_that_is_known_by_present_
 def test_what_a_later_search_misses_is_kept_at_its_new_price(monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = searching.SEARCHES["backtracking"], list[Graph]()
 
-    def later_ones_miss_sigmoid(graph: Graph, rules: Sequence[Substitution], *others: Any) -> SearchResult:
+    def later_ones_miss_sigmoid(graph: Graph, rules: Matcher, *others: Any) -> SearchResult:
         seen.append(graph)
-        return real(graph, rules if len(seen) == 1 else rules[:1], *others)
+        return real(graph, rules if len(seen) == 1 else rules.rules[:1], *others)
 
     monkeypatch.setitem(searching.SEARCHES, "backtracking", later_ones_miss_sigmoid)
     monkeypatch.setitem(TRUTH, "sigmoid", 8.5)

@@ -85,7 +85,7 @@ class Writer:
 
     def ops(self, name: str, count: int, *inputs: OnnxValue | None, **attributes: Any) -> Sequence[OnnxValue]:
         """Write an ONNX operator with ``count`` results and return them."""
-        given = {key: value for key, value in attributes.items() if value is not None}
+        given = {key: self._attribute(key, value) for key, value in attributes.items() if value is not None}
         while inputs and inputs[-1] is None:
             inputs = inputs[:-1]
         node = self._ir.node(name, inputs, given, num_outputs=count, name=self._fresh())
@@ -93,6 +93,14 @@ class Writer:
         for index, value in enumerate(node.outputs):
             value.name = f"{node.name}/{index}"
         return node.outputs
+
+    def _attribute(self, name: str, value: Any) -> Any:
+        """Return an attribute of a node, integers with their type.
+
+        To find that, onnx-ir compares them with one protocol after the other, which takes longer than all else here.
+        """
+        has_integers = isinstance(value, list | tuple) and value and all(isinstance(item, int) for item in value)
+        return self._ir.AttrInt64s(name, value) if has_integers else value
 
     def typed(self, name: str, type_: TensorType) -> OnnxValue:
         """Return a new value of a name and type; open sizes become dimensions named by their text."""

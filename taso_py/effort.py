@@ -25,7 +25,8 @@ class Effort:
     finalists: int
     """Number of a search's best graphs that are timed end to end."""
     patience: int
-    """Number of graphs in a row without an improvement after which a search ends, or that of a region."""
+    """Number of graphs in a row without an improvement after which a search ends, or that of a region, which has less
+    patience if it costs little beside the whole."""
     families: int
     """Number of families of engines that ``auto`` searches, the fastest on the unchanged graph first, and if it is not
     one, those that tie with the last; engines with equal prices are a family."""

@@ -174,7 +174,11 @@ def _model(engine: SessionEngine, nodes: Sequence[Node], copies: int) -> tuple[O
     inputs: dict[str, Node] = {}
     outputs: list[Value] = []
     weights: dict[str, Tensor] = {}
-    numbers = {value: _numbers(value.type.elements + copies, value.type.dtype) for value in filter(is_weight, values)}
+    numbers = {
+        value: _numbers(value.type.elements + copies, value.type.dtype, seed)
+        for seed, value in enumerate(values)
+        if is_weight(value)
+    }
     for copy in range(copies):
         images: dict[Value, Value] = {}
         for place, value in enumerate(values):
@@ -192,13 +196,13 @@ def _model(engine: SessionEngine, nodes: Sequence[Node], copies: int) -> tuple[O
         outputs += [images[value] for value in nodes[-1].outputs]
     graph = Graph(tuple(inputs.values()), tuple(outputs))
     types = [node.types[0] for node in graph.inputs]
-    operands = [_numbers(type_.elements, type_.dtype).view(type_.sizes) for type_ in types]
+    operands = [_numbers(type_.elements, type_.dtype, seed).view(type_.sizes) for seed, type_ in enumerate(types)]
     return engine.model_of(graph, weights), operands
 
 
-def _numbers(count: int, dtype: DType) -> Tensor:
+def _numbers(count: int, dtype: DType, seed: int) -> Tensor:
     """Return moderate positive numbers, which avoid NaN and denormals; zeros for integers, which may be indices."""
     type_ = TORCH_DTYPES[dtype]
     if not type_.is_floating_point:
         return torch.zeros(count, dtype=type_)
-    return (uniform((count,), torch.Generator().manual_seed(0), torch.float32) + 0.1).to(type_)
+    return (uniform((count,), torch.Generator().manual_seed(seed), torch.float32) + 0.1).to(type_)

@@ -11,6 +11,7 @@ infinity.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -105,6 +106,8 @@ class SessionLatencies(Latencies):
         above = next((size for size in SIZES if size >= elements), SIZES[-1])
         below = max((size for size in SIZES if size < above), default=above)
         slow, fast = measured(above), measured(below)
+        if math.inf in (slow, fast):  # one of them was refused, or left out for lack of time
+            return math.inf
         if elements >= above:
             return slow * elements / above
         return fast + (slow - fast) * max(0, elements - below) / max(1, above - below)

@@ -175,7 +175,7 @@ class Latencies:
     def of_cover(self, cover: Cover, reads: Format) -> float:
         """Return the latency of a cover that reads a memory format."""
         key = self.key(cover, reads)
-        known = None if self._is_exact else self._final.get(key)
+        known = None if self._is_exact or self._is_required else self._final.get(key)
         if known is None:
             known = self._final[key] = self._of_key(key, cover, reads)
         return known

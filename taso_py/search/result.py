@@ -42,7 +42,8 @@ class Limits:
     budget: int = 2000
     """The most graphs that are built."""
     patience: int = 100
-    """A search, or that of a region, ends after so many consecutive graphs without an improvement."""
+    """A search ends after so many consecutive graphs without an improvement; that of a region after fewer, if it costs
+    little beside the whole."""
     seconds: float = 60.0
     """The longest duration of a search."""
     now: Callable[[], float] = time.monotonic

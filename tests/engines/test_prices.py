@@ -139,7 +139,7 @@ def test_copies_have_weights_of_their_own(
     assert copies > 8
     assert len(set(contents(engine.models[0]))) == copies
     assert len(engine.models[0].graph.inputs) == 1
-    monkeypatch.setattr(calls, "_numbers", lambda count, dtype: torch.zeros(count))
+    monkeypatch.setattr(calls, "_numbers", lambda count, dtype, seed: torch.zeros(count))
     latencies(engine := Told()).of_cover(single_node_cover(make(Matmul(), [*reversed(PRODUCT.inputs)])), Format.DENSE)
     assert len(set(contents(engine.models[0]))) == 1, "the check above sees equal weights"
 
@@ -162,6 +162,18 @@ def test_what_an_engine_refuses_costs_infinity_and_nothing_else_does(
     assert found.of_cover(single_node_cover(make(Relu(), [X])), Format.DENSE) < math.inf
     assert found.unknown == 1
     assert not caplog.records, "the note is that of the whole graph"
+
+
+def test_what_was_left_out_for_lack_of_time_is_measured_once_it_is_required(
+    latencies: Callable[..., SessionLatencies],
+) -> None:
+    found = latencies(Told())
+    found.limit_s = 0.0
+    for node in (PRODUCT, make(Relu(), [X])):
+        cover = single_node_cover(node)
+        assert found.of_cover(cover, Format.DENSE) == math.inf
+        with found.required():
+            assert found.of_cover(cover, Format.DENSE) < math.inf
 
 
 def test_what_shares_memory_costs_nothing(latencies: Callable[..., SessionLatencies]) -> None:

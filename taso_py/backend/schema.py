@@ -98,6 +98,14 @@ def in_place_form(overload: OpOverload) -> OpOverload | None:
     return form if isinstance(form, OpOverload) and list(defaults(form)) == list(defaults(overload)) else None
 
 
+def out_of_place_form(overload: OpOverload) -> OpOverload | None:
+    """Return the overload that returns what this one writes to its first argument, or None."""
+    name = overload.overloadpacket.__name__
+    packet = getattr(torch.ops.aten, name.removesuffix("_"), None) if name.endswith("_") else None
+    form = getattr(packet, overload._overloadname, None)  # pyright: ignore[reportPrivateUsage]
+    return form if isinstance(form, OpOverload) and in_place_form(form) is overload else None
+
+
 def storage_of(tensor: Tensor) -> int:
     """Return an identifier of a tensor's storage, unique while it is alive; works on fake and meta tensors too."""
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]

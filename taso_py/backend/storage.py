@@ -25,12 +25,12 @@ _ALLOCATING = frozenset(
         *("conv2d", "linear", "matmul", "mm", "bmm", "addmm", "_addmm_activation", "batch_norm", "layer_norm"),
         *("rms_norm", "group_norm", "softmax", "_softmax", "mean", "sum", "cat", "stack", "clone", "embedding"),
         *("index", "index_select", "baddbmm", "linalg_vector_norm", "conv3d", "conv_transpose2d", "flip"),
-        *("cumsum", "gather"),
+        *("cumsum", "gather", "hardswish"),
         *("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "upsample_nearest2d", "upsample_bilinear2d"),
         "scaled_dot_product_attention",
     }
 )
-"""Non-elementwise ATen operators whose result is always new, whatever the operands."""
+"""ATen operators not tagged as elementwise whose result is always new, whatever the operands."""
 
 _MAY_RETURN_OPERAND = frozenset({"conj_physical"})
 """Elementwise operators that may return their operand itself, although their schemas do not say so."""

@@ -27,6 +27,7 @@ from taso_py.frontend.decompose import decompose, is_functional
 from taso_py.frontend.einsum import einsum
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.higher_order import check_written_views
+from taso_py.frontend.in_place import out_of_place
 from taso_py.frontend.opaque import draws
 from taso_py.frontend.reshaped_writes import check_expanded_writes, check_reshaped_writes
 from taso_py.frontend.shared_operands import operands_apart
@@ -90,10 +91,11 @@ def functionalize(exported: ExportedProgram) -> ExportedProgram:
         ImportRefusal: it has no such form, or a random draw that nobody reads would get lost, and with it the state of
             the random generator.
     """
-    graph = exported.graph
-    check_written_views(graph)
+    check_written_views(exported.graph)
     check_reshaped_writes(exported)
-    check_expanded_writes(graph)
+    check_expanded_writes(exported.graph)
+    exported = out_of_place(exported)
+    graph = exported.graph
     _forget_derived_ranges(graph)
     if not random_draws(graph) and is_functional(exported, _decompositions()):
         return exported

@@ -177,6 +177,7 @@ AS_IT_IS = {
     "flip": (ROWS, []),
     "cumsum": (ROWS[:, :1], 1),
     "gather": (ROWS, 1, torch.arange(3).expand(2, 3)),
+    "hardswish": (ROWS + 3,),
     "max_pool2d": (IMAGE, [1, 1]),
     "avg_pool2d": (IMAGE, [1, 1]),
     "adaptive_avg_pool2d": (IMAGE, [4, 4]),

@@ -1,0 +1,107 @@
+"""In-place calls are imported as calls that return new values, unless something else can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from taso_py.frontend import export as exporting
+from taso_py.frontend import import_module
+from taso_py.frontend.export import export
+from taso_py.frontend.in_place import out_of_place
+from taso_py.models import zoo
+from tests.round_trips import Model, round_trip
+
+X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
+W = torch.randn(4, 4, generator=torch.Generator().manual_seed(1))
+
+
+def model(run: Callable[[Tensor, Tensor], object]) -> Model:
+    return Model(lambda s, x: run(x, s.w), w=W.clone())
+
+
+def in_place(run: Callable[[Tensor, Tensor], object]) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the names of in-place calls of a program before and after."""
+    exported = export(model(run), (X.clone(),), {})
+    text, made = str(exported.graph), out_of_place(exported)
+    assert str(exported.graph) == text
+    assert (made is exported) == (str(made.graph) == text)
+
+    def calls(graph: torch.fx.Graph) -> list[str]:
+        names = [str(node.target).removeprefix("aten.").split(".")[0] for node in graph.nodes]
+        return [name for name in names if name.endswith("_")]
+
+    return calls(exported.graph), calls(made.graph)
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x, w: F.relu_(F.linear(x, w)),
+        lambda x, w: F.linear(x, w).mul_(2.0).add_(x),
+        lambda x, w: F.hardswish(F.hardswish(x @ w, inplace=True), inplace=True),
+        lambda x, w: F.dropout(x @ w, 0.5, training=False, inplace=True) + 1,
+        lambda x, w: F.dropout((x @ w).flatten(), 0.5, training=False, inplace=True),
+    ],
+    ids=["one", "several", "not tagged", "dropout", "dropout of a view"],
+)
+def test_calls_that_write_to_what_nothing_else_reads_are_replaced(run: Callable[[Tensor, Tensor], Tensor]) -> None:
+    before, after = in_place(run)
+    assert before
+    assert not after
+    round_trip(model(run), X)
+
+
+def _read_before(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    y = x @ w
+    return y.sum(0), y.relu_()
+
+
+def _seen_through_a_view(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    y = x @ w
+    row = y[0]
+    row.relu_()
+    return y, row
+
+
+def _argument(x: Tensor, w: Tensor) -> Tensor:
+    return x.relu_()
+
+
+def _other_type(x: Tensor, w: Tensor) -> Tensor:
+    return (x @ w).add_(torch.ones(4, dtype=torch.float64))
+
+
+def _by_parts(x: Tensor, w: Tensor) -> Tensor:
+    return F.selu(F.relu6(x @ w, inplace=True), inplace=True)
+
+
+@pytest.mark.parametrize("run", [_read_before, _seen_through_a_view, _argument, _other_type, _by_parts])
+def test_other_calls_are_left_to_pytorch(run: Callable[[Tensor, Tensor], object]) -> None:
+    before, after = in_place(run)
+    assert before
+    assert set(after) & {"relu_", "add_", "selu_"}
+    if run is not _argument:  # models that write to their arguments are refused
+        round_trip(model(run), X)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_large", "resnet50"])
+def test_vision_models_are_traced_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    module, args = zoo.get(name).make(0, small=True)
+    apart = import_module(module, args).graph
+
+    def again(*_: object) -> None:
+        raise AssertionError("traced again")
+
+    monkeypatch.setattr(exporting, "decompose", again)
+    assert import_module(module, args).graph.digest == apart.digest
+    monkeypatch.setattr(exporting, "out_of_place", lambda exported: exported)
+    with pytest.raises(Exception, match="traced again"):
+        import_module(module, args)
+    monkeypatch.undo()
+    monkeypatch.setattr(exporting, "out_of_place", lambda exported: exported)
+    assert import_module(module, args).graph.digest == apart.digest, "both ways lead to one graph"

@@ -28,8 +28,9 @@ def out_of_place(exported: ExportedProgram) -> ExportedProgram:
         return exported
     with quiet():
         graph = copy.deepcopy(exported.graph)
-        for node in graph.nodes:  # in order: a call may write to what another returns
-            node.target = _new_form(node) or node.target
+        for before, node in zip(exported.graph.nodes, graph.nodes, strict=True):
+            node.name = before.name  # the signature has it; a copy gets another one where Python has one like it
+            node.target = _new_form(node) or node.target  # in order: a call may write to what another returns
         made = fx.GraphModule(exported.graph_module, graph)
         return exported._update(made, copy.deepcopy(exported.graph_signature))  # pyright: ignore[reportPrivateUsage]
 

@@ -76,14 +76,18 @@ def _chosen(model: Called, x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, lambda t: t + 1, lambda t: t - 1, (x,))
 
 
-FUNCTIONAL = (_attention, _layers, _unread)
+FUNCTIONAL: tuple[Callable[[Called, Tensor], Tensor], ...] = (
+    _attention,
+    _layers,
+    _unread,
+    lambda model, x: (x + 1).relu_(),
+)
 OTHERS: tuple[Callable[[Called, Tensor], Tensor], ...] = (
     _sizes,
     _written,
     _statistics,
     _counted,
     _chosen,
-    lambda model, x: (x + 1).relu_(),
     lambda model, x: (x + 1).contiguous(memory_format=torch.channels_last),
     lambda model, x: torch.einsum("bchw,bciw->bhi", x, x),
     lambda model, x: x + torch.rand(8),

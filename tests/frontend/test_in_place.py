@@ -56,6 +56,15 @@ def test_calls_that_write_to_what_nothing_else_reads_are_replaced(run: Callable[
     round_trip(model(run), X)
 
 
+def test_names_stay() -> None:
+    """A copied node would not be called like one of Python's functions."""
+    exported = export(Model(lambda s, input: F.linear(input, s.w).relu_(), w=W.clone()), (X.clone(),), {})
+    made = out_of_place(exported)
+    assert made is not exported
+    assert [node.name for node in made.graph.nodes] == [node.name for node in exported.graph.nodes]
+    assert torch.equal(made.module()(X), F.linear(X, W).relu())
+
+
 def _read_before(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
     y = x @ w
     return y.sum(0), y.relu_()

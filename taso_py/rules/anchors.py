@@ -56,16 +56,23 @@ class _Kind(Generic[Item]):
     def __init__(self) -> None:
         self._filed: dict[Outline, list[_Anchor[Item]]] = {}
         self._fitting: dict[_Form, Sequence[_Anchor[Item]]] = {}
-        self.known: dict[_Surroundings, Sequence[tuple[Item, int]]] = {}
-        """The items of the rules of which a match may start at such a node, each with the operator's number."""
+        self._known: dict[_Surroundings, Sequence[tuple[Item, int]]] = {}
 
     def add(self, anchor: _Anchor[Item]) -> None:
         """Add an operator; what was known of nodes is forgotten."""
         self._filed.setdefault(anchor.pattern.outlines[anchor.place], []).append(anchor)
         self._fitting.clear()
-        self.known.clear()
+        self._known.clear()
 
-    def fit(self, node: Node, form: _Form) -> Sequence[_Anchor[Item]]:
+    def at(self, node: Node, form: _Form, readers: tuple[_Readers, ...]) -> Sequence[tuple[Item, int]]:
+        """Return what :meth:`Anchors.at` does for a node of this kind."""
+        known = self._known.get((form, readers))
+        if known is None:
+            fitting = [anchor for anchor in self._fit(node, form) if _has_readers(anchor.readers, readers)]
+            known = self._known[form, readers] = [(anchor.item, anchor.place) for anchor in fitting]
+        return known
+
+    def _fit(self, node: Node, form: _Form) -> Sequence[_Anchor[Item]]:
         """Return the operators that a node of a form fits, whatever reads it."""
         known = self._fitting.get(form)
         if known is None:
@@ -105,11 +112,7 @@ class Anchors(Generic[Item]):
         )
         form = node.op.text, node.types, operands
         readers = tuple([self._readers(n, index) for n in (*[n for n, _ in inputs], node)])
-        known = kind.known.get((form, readers))
-        if known is None:
-            fitting = [anchor for anchor in kind.fit(node, form) if _has_readers(anchor.readers, readers)]
-            known = kind.known[form, readers] = [(anchor.item, anchor.place) for anchor in fitting]
-        return known
+        return kind.at(node, form, readers)
 
     def _readers(self, node: Node, index: GraphIndex) -> _Readers:
         readers = Counter(map(application, index.users[node]))

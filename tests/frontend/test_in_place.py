@@ -14,10 +14,9 @@ from taso_py.frontend import import_module
 from taso_py.frontend.export import export
 from taso_py.frontend.in_place import out_of_place
 from taso_py.models import zoo
-from tests.round_trips import Model, round_trip
+from tests.round_trips import Model, randn, round_trip
 
-X = torch.randn(4, 4, generator=torch.Generator().manual_seed(0))
-W = torch.randn(4, 4, generator=torch.Generator().manual_seed(1))
+X, W = randn(3, 4), randn(4, 4)
 
 
 def model(run: Callable[[Tensor, Tensor], object]) -> Model:

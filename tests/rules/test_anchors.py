@@ -68,16 +68,20 @@ def test_rules_are_those_that_one_finds_by_trying_all_in_their_order(name: str) 
     assert any(filed.at(node, index) for node in running)
 
 
-def test_what_is_known_of_a_kind_of_nodes_is_forgotten_for_rules_of_that_kind_only(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls = list[int]()
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The operators of rules that are compared with nodes from now on."""
+    found = list[int]()
 
     def counted(pattern: Pattern, node: Node, place: int) -> bool:
-        calls.append(place)
+        found.append(place)
         return may_begin(pattern, node, place)
 
     monkeypatch.setattr(anchors, "may_begin", counted)
+    return found
+
+
+def test_what_is_known_of_a_kind_of_nodes_is_forgotten_for_rules_of_that_kind_only(calls: list[int]) -> None:
     *_, join, swapped, plain = [compile_pattern(rule) for rule in read_rules(OTHERS)]
     index, node = index_of("graph(x: f32[4], y: f32[4]) { return add(x, tanh(y)) }")
     filed = anchors_of([plain])
@@ -93,14 +97,7 @@ def test_what_is_known_of_a_kind_of_nodes_is_forgotten_for_rules_of_that_kind_on
     ("value", "compared"),
     [("mul(x, y)", 0), ("add(x, y)", 1), ("add(x, tanh(y))", 3), ("add(tanh(x), y)", 3), ("concat(x, y){axis=-1}", 0)],
 )
-def test_only_rules_with_such_operands_are_compared(value: str, compared: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = list[int]()
-
-    def counted(pattern: Pattern, node: Node, place: int) -> bool:
-        calls.append(place)
-        return may_begin(pattern, node, place)
-
-    monkeypatch.setattr(anchors, "may_begin", counted)
+def test_only_rules_with_such_operands_are_compared(value: str, compared: int, calls: list[int]) -> None:
     filed = anchors_of([compile_pattern(rule) for rule in read_rules(OTHERS)])
     index, node = index_of(f"graph(x: f32[4], y: f32[4]) {{ return {value} }}")
     for _ in range(2):

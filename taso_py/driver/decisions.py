@@ -30,6 +30,7 @@ from taso_py.kernels.saved import dump, restore
 from taso_py.latency.database import default_path
 from taso_py.latency.environment import Environment
 from taso_py.options import Options
+from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution
 from taso_py.saving.folder import write_files
 from taso_py.search.trace import Trace, read_trace, replay, write_trace
@@ -133,7 +134,7 @@ def decision_key(program: Program, options: Options, rules: Sequence[Substitutio
         Environment.current(program.device).as_dict(),
         _engine_versions(options.runtime, program.device),
         options,
-        [rule.id for rule in rules],
+        [*RuleSet.of(rules).ids],
     )
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 

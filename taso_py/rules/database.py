@@ -21,6 +21,7 @@ from typing import Any
 from taso_py.collector import collector_paused
 from taso_py.files import replace_file
 from taso_py.ir.errors import TasoError
+from taso_py.rules.ruleset import RuleSet, StoredRule, stored_rules
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules, write_rules
 
@@ -47,8 +48,10 @@ class Section:
     """Further entries in the manifest: operators, seed, numbers of terms; never times."""
 
 
-def read_database(path: Path | None = None) -> tuple[Substitution, ...]:
+def read_database(path: Path | None = None) -> RuleSet:
     """Return the rules of a file or folder, by default of the shipped database; each rule occurs once.
+
+    Those that a manifest vouches for are read when they are used.
 
     Raises:
         DatabaseError: it cannot be read, or a file does not fit the manifest.
@@ -56,35 +59,42 @@ def read_database(path: Path | None = None) -> tuple[Substitution, ...]:
     """
     root: Traversable = files("substitutions") if path is None else path
     if root.is_dir():
-        texts = _folder(root)
+        found = {item.name: item for item in root.iterdir() if item.name.endswith(SUFFIX)}
+        manifest = root / MANIFEST
+        if manifest.is_file():
+            texts = _proved_texts(root, found, manifest)
+            return RuleSet(rule for text in texts for rule in _stored(text))
+        if not found:
+            raise DatabaseError(f"{root} holds no {SUFFIX} files; run 'taso-py generate' to make some")
+        texts = {name: _text(found[name]) for name in sorted(found)}
     elif root.is_file():
         texts = {str(path): _text(root)}
     else:
         raise DatabaseError(f"there is no rule file or folder {path}")
-    rules: dict[str, Substitution] = {}
-    with collector_paused():  # parsing makes no reference cycles, and many objects
-        for name, text in texts.items():
-            try:
-                rules.update((rule.id, rule) for rule in _parse(text))
-            except TasoError as error:
-                raise DatabaseError(f"{name}: {error}") from error
-    return tuple(rules.values())
+    rules: list[Substitution] = []
+    for name, text in texts.items():
+        try:
+            rules += _parse(text)
+        except TasoError as error:
+            raise DatabaseError(f"{name}: {error}") from error
+    return RuleSet.of(rules)
+
+
+@lru_cache(maxsize=MOST_TEXTS)
+def _stored(text: str) -> Sequence[StoredRule]:
+    """Return the rules of a text that was proved; a process that optimizes several models reads each once."""
+    return stored_rules(text)
 
 
 @lru_cache(maxsize=MOST_TEXTS)
 def _parse(text: str) -> Sequence[Substitution]:
-    """Return the rules of a text; a process that optimizes several models parses it once."""
-    return read_rules(text)
+    """Return the rules of a text, all of them read."""
+    with collector_paused():  # parsing makes no reference cycles, and many objects
+        return read_rules(text)
 
 
-def _folder(root: Traversable) -> dict[str, str]:
-    """Return the texts of a folder's rule files, checked against its manifest if it has one."""
-    found = {item.name: item for item in root.iterdir() if item.name.endswith(SUFFIX)}
-    manifest = root / MANIFEST
-    if not manifest.is_file():
-        if not found:
-            raise DatabaseError(f"{root} holds no {SUFFIX} files; run 'taso-py generate' to make some")
-        return {name: _text(found[name]) for name in sorted(found)}
+def _proved_texts(root: Traversable, found: Mapping[str, Traversable], manifest: Traversable) -> list[str]:
+    """Return the texts of a folder's rule files, which are as the manifest says."""
     digests = {name: facts["digest"] for name, facts in _read_manifest(manifest).items()}
     if set(found) != set(digests):
         odd = min(set(found) ^ set(digests))
@@ -93,7 +103,7 @@ def _folder(root: Traversable) -> dict[str, str]:
     for name, text in texts.items():
         if _digest(text) != digests[name]:
             raise DatabaseError(f"{root / name} was changed after its rules were proved; run 'taso-py generate' again")
-    return texts
+    return [*texts.values()]
 
 
 def _read_manifest(manifest: Traversable) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ order that depends on rules and graph alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import itemgetter
@@ -19,7 +19,7 @@ from taso_py.collector import collector_paused
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
-from taso_py.ir.operator import Input, Operator
+from taso_py.ir.operator import Operator
 from taso_py.ir.size import Dim, is_never_negative, substitute, symbols
 from taso_py.ir.types import DType
 from taso_py.ops.scalar import Condition
@@ -28,6 +28,7 @@ from taso_py.rules.anchors import Anchors
 from taso_py.rules.embed import embeddings
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.pattern import MARK, Bindings, Pattern, Size, compile_pattern
+from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.symmetry import Symmetry, least_first, orbit, symmetries
 
@@ -62,14 +63,14 @@ class Match:
 
 
 class Matcher:
-    """Rules that find their matches in graphs; each is compiled once a graph has all of its kinds of operators."""
+    """Rules that find their matches in graphs; each is read once a graph has all of its kinds of operators."""
 
     def __init__(self, rules: Iterable[Substitution], keep_symmetric: bool = False) -> None:
         """Create a matcher; of matches that differ by a symmetry of a rule one is found, unless ``keep_symmetric``."""
         self.keeps_symmetric = keep_symmetric
-        self.rules = tuple(rules)
         with collector_paused():  # here and below: rules make no reference cycles, and many objects
-            self._waiting = [(rule, number, _kinds(rule)) for number, rule in enumerate(self.rules)]
+            self.rules = RuleSet.of(rules)
+        self._waiting = [*enumerate(self.rules.stored)]
         self._met = set[type[Operator]]()
         self._searches: dict[str, _Search] = {}
         self._roots, self._anywhere = Anchors[_Search](), Anchors[_Search]()
@@ -86,11 +87,11 @@ class Matcher:
         self._met |= index.kinds
         waiting, self._waiting = self._waiting, []
         with collector_paused():
-            for rule, number, needed in waiting:
-                if needed <= self._met:
-                    self._add(rule, number)
+            for number, stored in waiting:
+                if stored.kinds <= self._met:
+                    self._add(stored.rule, number)
                 else:
-                    self._waiting.append((rule, number, needed))
+                    self._waiting.append((number, stored))
 
     def _add(self, rule: Substitution, number: int) -> None:
         pattern, moves = _compile_cached(rule)
@@ -150,11 +151,6 @@ class Matcher:
                 if not (is_static and place == search.pattern.root):
                     search.find(index, node, place, found=found, only_running=only_running, known=known)
         return list(found.values())
-
-
-def _kinds(rule: Substitution) -> Set[type[Operator]]:
-    """Return the kinds of operators of a rule's source."""
-    return {type(node.op) for node in rule.source.nodes if not isinstance(node.op, Input)}
 
 
 @lru_cache(maxsize=MOST_RULES)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from taso_py.ir.graph import Graph
+from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost, static_bytes
 from taso_py.search.result import Candidate, Limits, SearchResult, SearchStop
@@ -30,7 +31,7 @@ def follow(graph: Graph, trace: Trace, rules: Iterable[Substitution], cost: Cost
         TraceError: the trace is of another graph, or has a step that cannot be taken or is not allowed.
     """
     start = time.monotonic()
-    allowed = tuple(rules)
+    allowed = RuleSet.of(rules)
     steps = tuple(replay_steps(graph, trace, allowed))
     bodies = tuple(replay_bodies(steps[-1][1] if steps else graph, trace, allowed))
     matches = [match for match, _ in (*steps, *(step for body in bodies for step in body.steps))]

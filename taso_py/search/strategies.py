@@ -20,6 +20,7 @@ from typing import Protocol
 from taso_py.ir.graph import Graph
 from taso_py.progress import share_bar
 from taso_py.rules.match import Matcher
+from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution
 from taso_py.search import backtracking, greedy, saturation, templates
 from taso_py.search.cost import Cost
@@ -133,10 +134,10 @@ def _has_kept(before: SearchResult, found: SearchResult) -> bool:
     return found.best.graph == before.best.graph and (now == then or abs(now - then) <= DRIFT * then)
 
 
-def _setup_key(strategy: str, rules: Sequence[Substitution], limits: Limits) -> str:
+def _setup_key(strategy: str, rules: RuleSet, limits: Limits) -> str:
     """Return a key of strategy, rules and limits; searches with different keys do not converge for each other."""
     asked = [(field.name, getattr(limits, field.name)) for field in fields(limits) if field.name != "now"]
-    parts = repr((asked, [rule.id for rule in rules]))
+    parts = repr((asked, [*rules.ids]))
     return f"{strategy} {hashlib.blake2b(parts.encode(), digest_size=8).hexdigest()}"
 
 

@@ -30,6 +30,7 @@ from taso_py.rules.apply import apply, concrete_side
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.lemma import LEMMA, Roller, lemma_match
 from taso_py.rules.match import Match, Matcher
+from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules, write_rules
 from taso_py.search.bodies import Body
@@ -231,7 +232,7 @@ def replay_bodies(graph: Graph, trace: Trace, rules: Iterable[Substitution] | No
     Raises:
         TraceError: there is no such body, or a step does not apply or gives another graph than it did.
     """
-    known = trace.rules if rules is None else tuple(rules)
+    known = RuleSet.of(trace.rules if rules is None else rules)
     for number, told in enumerate(trace.bodies, start=1):
         body = next((Body.of(node, told.place) for node in graph.effects if node.digest == told.node), None)
         if body is None or body.graph.digest != told.trace.original or not told.trace.steps:
@@ -290,12 +291,12 @@ class _Known:
     """The rules that the steps of a trace may apply: given ones, and the trace's lemmas that follow from them."""
 
     def __init__(self, trace: Trace, rules: Iterable[Substitution]) -> None:
-        self._rules = {rule.id: rule for rule in rules if rule.proof != LEMMA}
+        self._rules = RuleSet.of(rules)
         self._lemmas = {rule.id: rule for rule in trace.rules if rule.proof == LEMMA}
 
     @cached_property
     def _roller(self) -> Roller:
-        return Roller(self._rules.values())
+        return Roller(rule for rule in self._rules if rule.proof != LEMMA)
 
     def find(self, graph: Graph, step: TraceStep, number: int) -> Match | None:
         """Return the match that a step describes, if there is one.
@@ -304,7 +305,7 @@ class _Known:
             TraceError: its rule is not known, or is a lemma that does not follow from those that are.
         """
         rule, lemma = self._rules.get(step.rule), self._lemmas.get(step.rule)
-        if rule is not None:
+        if rule is not None and rule.proof != LEMMA:
             return _find(graph, step, rule)
         if lemma is None:
             raise TraceError(f"step {number}: the database has no rule {step.rule}")

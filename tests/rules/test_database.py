@@ -1,11 +1,18 @@
 """The database: a round trip, and files that were changed by hand are refused."""
 
+import hashlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from taso_py.ir.errors import TasoError
+from taso_py.ops.table import parse_graph
+from taso_py.rules import ruleset
 from taso_py.rules.database import MANIFEST, DatabaseError, Section, read_database, update_database, write_database
+from taso_py.rules.match import Matcher
+from taso_py.rules.ruleset import RuleSet, StoredRule
 from taso_py.rules.substitution import Substitution, canonical
 from taso_py.rules.text import read_rules
 
@@ -22,12 +29,49 @@ def database(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _ids(rules: tuple[Substitution, ...]) -> set[str]:
+def _ids(rules: Sequence[Substitution]) -> set[str]:
     return {rule.id for rule in rules}
 
 
 def test_what_was_read_is_not_parsed_again() -> None:
     assert all(one is other for one, other in zip(read_database(), read_database(), strict=True))
+
+
+def test_what_is_told_of_rules_before_they_are_read_is_true() -> None:
+    rules = read_database()
+    assert len(rules) == len(rules.ids) == len(set(rules.ids))
+    for stored in rules.stored:
+        assert stored.kinds == StoredRule.of(stored.rule).kinds
+        assert stored.id == stored.rule.id
+
+
+def test_rules_that_no_graph_has_the_operators_of_are_not_read(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    monkeypatch.setattr(ruleset, "read_rules", lambda text: [*read_rules(text), read.append(text)][:1])
+    matcher = Matcher(read_database(database))
+    matcher.matches(parse_graph("graph(x: f32[3]) { return relu(relu(x)) }"))
+    assert len(read) == 1
+    assert "relu(relu(" in read[0]
+
+
+def test_a_set_has_rules_by_place_and_identifier(database: Path) -> None:
+    rules = read_database(database)
+    assert [rule.id for rule in rules[1:]] == [*rules.ids[1:]]
+    assert rules.get(rules.ids[1]) is rules[1]
+    assert rules.get("r0") is None
+    assert RuleSet.of(rules) is rules
+    assert RuleSet.of([*rules, *rules]).ids == rules.ids
+
+
+def test_a_rule_that_a_manifest_vouches_for_is_still_compared_with_its_identifier(database: Path) -> None:
+    path = database / "one.rules"
+    path.write_text(path.read_text().replace("source relu(relu(a))", "source tanh(relu(a))"))
+    manifest = json.loads((database / MANIFEST).read_text())
+    manifest["files"]["one.rules"]["digest"] = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    (database / MANIFEST).write_text(json.dumps(manifest))
+    rules = read_database(database)
+    with pytest.raises(TasoError, match="changed after it was proved"):
+        list(rules)
 
 
 def test_what_is_written_is_read(database: Path) -> None:

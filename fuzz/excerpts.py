@@ -28,7 +28,7 @@ from taso_py.rules.apply import concrete_side
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
-from verify.sampling import Sampler, index_ranges, match_at
+from verify.sampling import Sampler, match_at
 
 ATTEMPTS = 40
 """Draws of sizes for a rule."""
@@ -73,8 +73,7 @@ def add_excerpt(draft: Draft) -> None:
         outputs = concrete_side(match, rule.source)
     except (TasoError, ValueError, ZeroDivisionError):
         return
-    places = index_ranges(rule, sample)
-    names = {name: _add_integers(draft, types.pop(name), places[name]) for name in places}
+    names = {name: _add_integers(draft, types.pop(name), within) for name, within in sample.ranges.items()}
     _write(draft, outputs, names | _bind_variables(draft, types, _variances(outputs)))
 
 

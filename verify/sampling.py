@@ -9,7 +9,7 @@ Invariant: a sample depends on the rule and the random generator's state only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from taso_py.ir.node import Value
@@ -53,6 +53,8 @@ class Sample:
     """The axes of each axis group."""
     numbers: Mapping[str, float]
     """Attributes that are real numbers."""
+    ranges: Mapping[str, range] = field(default_factory=dict[str, range])
+    """The integers that may be in each variable that is looked up, by name: the source has a place for them."""
 
     def shape(self, type_: TensorType) -> tuple[int, ...]:
         """Return the shape at these sizes."""
@@ -72,18 +74,6 @@ def match_at(rule: Substitution, sample: Sample, dtype: DType) -> Match:
     return Match(rule, nodes=(), values=values, sizes={**sample.sizes, **sample.numbers}, dtype=dtype, outputs=())
 
 
-def index_ranges(rule: Substitution, sample: Sample) -> Mapping[str, range]:
-    """Return the integers that may be in each variable that is looked up, by name: the source has a place for them."""
-    found: dict[str, range] = {}
-    for origin, extent, wraps in lookups(rule.source):
-        if isinstance(origin.node.op, Input):
-            most = evaluate(extent, sample.sizes)
-            least = -most * evaluate(wraps, sample.sizes)
-            known = found.get(key(origin.node), range(least, most))
-            found[key(origin.node)] = range(max(least, known.start), min(most, known.stop))
-    return found
-
-
 class Sampler:
     """Draws samples for one rule."""
 
@@ -96,12 +86,14 @@ class Sampler:
             for name, choices in _size_choices(rule).items()
         }
         self._numbers = {name: c for name, c in _number_choices(rule).items() if name not in self._sizes}
-        self._types = [type_ for node in rule.source.nodes for type_ in node.types]
+        self._types = [*dict.fromkeys(type_ for node in rule.source.nodes for type_ in node.types)]
         dimensions = set().union(*(type_.symbols for variable in rule.variables for type_ in variable.types))
         self._dimensions = sorted(dimensions.difference(_kernel_sizes(rule)))
         self._groups = sorted({a.name for type_ in self._types for a in type_.shape if isinstance(a, Group)})
         nodes = (*rule.source.nodes, *rule.target.nodes)
-        self._bounds = [bound for node in nodes for bound in (*legal(node), *fits(node))]
+        bounds = (bound for node in nodes for bound in (*legal(node), *fits(node)))
+        self._bounds = [*dict.fromkeys(bound for bound in bounds if isinstance(bound, Poly) or bound < 0)]
+        self._lookups = [found for found in lookups(rule.source) if isinstance(found[0].node.op, Input)]
 
     def draw(self, random: Random, attempts: int) -> Sample | None:
         """Return a sample that the rule's preconditions and types allow; None if none is found."""
@@ -112,8 +104,17 @@ class Sampler:
             numbers = {name: random.choice(choices) for name, choices in self._numbers.items()}
             sample = Sample(sizes, {name: random.choice(_GROUPS) for name in self._groups}, numbers)
             if self._is_allowed(sample):
-                return sample
+                return replace(sample, ranges=self._index_ranges(sizes))
         return None
+
+    def _index_ranges(self, sizes: Mapping[str, int]) -> dict[str, range]:
+        found: dict[str, range] = {}
+        for origin, extent, wraps in self._lookups:
+            most = evaluate(extent, sizes)
+            least = -most * evaluate(wraps, sizes)
+            known = found.get(key(origin.node), range(least, most))
+            found[key(origin.node)] = range(max(least, known.start), min(most, known.stop))
+        return found
 
     def _is_allowed(self, sample: Sample) -> bool:
         try:

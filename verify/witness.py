@@ -32,7 +32,7 @@ from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.verdict import Counterexample
 from verify.hypotheses import without_equalities
 from verify.limits import Refused
-from verify.sampling import Sample, Sampler, index_ranges
+from verify.sampling import Sample, Sampler
 
 ATTEMPTS = 2000
 """Draws of sizes for one trial before giving up on finding sizes that satisfy the rule."""
@@ -188,11 +188,10 @@ def _values(rule: Substitution, sample: Sample, seed: int, kind: _Kind) -> dict[
     """Return random tensors of a kind, by the names of variables."""
     generator = torch.Generator().manual_seed(seed)
     values: dict[str, Tensor] = {}
-    ranges = index_ranges(rule, sample)
     for variable in rule.variables:
         type_ = variable.types[0]
-        if key(variable) in ranges:
-            values[key(variable)] = drawn_index(sample.shape(type_), ranges[key(variable)], generator)
+        if key(variable) in sample.ranges:
+            values[key(variable)] = drawn_index(sample.shape(type_), sample.ranges[key(variable)], generator)
             continue
         dtype = _DTYPES.get(type_.dtype)
         if dtype is None:

@@ -377,10 +377,22 @@ def evaluate(value: Dim, bindings: Mapping[str, int]) -> int:
     Raises:
         KeyError: a symbol has no binding.
     """
-    result = substitute(value, bindings)
-    if isinstance(result, Poly):
-        raise KeyError(f"no value for {', '.join(sorted(result.symbols))} in {value}")
-    return result
+    if isinstance(value, int):
+        return value
+    total = 0
+    for monomial, product in value.terms:
+        for atom in monomial:
+            product *= _value_of(atom, bindings)
+        total += product
+    return total
+
+
+def _value_of(atom: Atom, bindings: Mapping[str, int]) -> int:
+    if isinstance(atom, FloorDiv):
+        return evaluate(atom.numerator, bindings) // evaluate(atom.denominator, bindings)
+    if isinstance(atom, str) and atom in bindings:
+        return bindings[atom]
+    raise KeyError(f"no value for {atom}")
 
 
 def is_never_negative(value: Dim) -> bool:

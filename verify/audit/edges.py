@@ -52,7 +52,7 @@ from verify.audit.inner_sums import inner_sums
 from verify.audit.readings import read_twice
 from verify.hypotheses import without_equalities
 from verify.limits import Refused
-from verify.sampling import Sample, Sampler, index_ranges
+from verify.sampling import Sample, Sampler
 from verify.witness import Rejected, attribute_at, drawn_index, one_thread, run_node, run_side
 
 TYPES: Mapping[str, torch.dtype] = {
@@ -146,7 +146,6 @@ def _tried(rule: Substitution, sample: Sample, dtype: str, random: Random) -> Br
     generator = torch.Generator().manual_seed(random.getrandbits(32))
     draw = random.choice(_ANY if exact else _FINITE)
     values: dict[str, Tensor] = {}
-    ranges = index_ranges(rule, sample)
     for node in rule.variables:
         shape = sample.shape(node.types[0])
         if node.types[0].dtype.is_floating:
@@ -155,8 +154,8 @@ def _tried(rule: Substitution, sample: Sample, dtype: str, random: Random) -> Br
             values[key(node)] = drawn.to(TYPES[dtype])
         elif node.types[0].dtype is DType.BOOL:
             values[key(node)] = torch.rand(shape, generator=generator) < 0.5
-        elif key(node) in ranges:
-            values[key(node)] = drawn_index(shape, ranges[key(node)], generator)
+        elif key(node) in sample.ranges:
+            values[key(node)] = drawn_index(shape, sample.ranges[key(node)], generator)
     if len(values) < len(rule.variables):
         raise Refused("integers are not tried")
     source, target = (run_side(side, values, sample, TYPES[dtype]) for side in (rule.source, rule.target))

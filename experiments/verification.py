@@ -79,7 +79,7 @@ def _row(true: Class, false: Class, settings: Settings) -> Row:
 
 def _opinions(rules: Sequence[Substitution]) -> tuple[int, int]:
     """Return the number of rules asked for a second opinion, and of those that follow from the shipped rules."""
-    opinions = [second_opinion(rule, shipped_axioms()).opinion for rule in rules]
+    opinions = [second_opinion(rule, shipped_axioms(rule)).opinion for rule in rules]
     return len(opinions), opinions.count(Opinion.AGREES)
 
 

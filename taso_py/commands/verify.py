@@ -60,7 +60,7 @@ def opinion_of(rule: Substitution) -> str:
     """Return the result of the axiomatic method for a rule: ``agrees`` or ``silent``."""
     from verify.audit.axiomatic import second_opinion, shipped_axioms
 
-    return second_opinion(rule, shipped_axioms()).opinion.value
+    return second_opinion(rule, shipped_axioms(rule)).opinion.value
 
 
 def _verify(parsed: argparse.Namespace) -> int:

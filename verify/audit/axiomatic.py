@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, TypeAlias
 
 import z3
@@ -89,11 +89,20 @@ def second_opinion(rule: Substitution, axioms: Sequence[Substitution], steps: in
     return SecondOpinion(Opinion.AGREES if is_consequence else Opinion.SILENT, len(usable))
 
 
+def shipped_axioms(rule: Substitution) -> Sequence[Substitution]:
+    """Return the small rules of the shipped database with operators of a rule only, each proved again by indices."""
+    names = _operators(rule)
+    return [axiom for axiom in _small_rules() if _operators(axiom) <= names and _is_proved(axiom)]
+
+
 @lru_cache(maxsize=1)
-def shipped_axioms() -> tuple[Substitution, ...]:
-    """Return the small rules of the shipped database that the index prover proves again."""
-    small = (without_equalities(rule) for rule in read_database() if max(rule.size) <= _MOST_OPERATORS)
-    return tuple(rule for rule in small if isinstance(equal_at(rule), ProofLevel))
+def _small_rules() -> Sequence[Substitution]:
+    return [without_equalities(rule) for rule in read_database() if max(rule.size) <= _MOST_OPERATORS]
+
+
+@cache
+def _is_proved(rule: Substitution) -> bool:
+    return isinstance(equal_at(rule), ProofLevel)
 
 
 def _reverse_direction(rule: Substitution) -> list[Substitution]:

@@ -84,7 +84,7 @@ def test_what_is_imported_wrong_is_found(
 def test_a_false_rule_in_a_body_is_found() -> None:
     (false,) = read_rules("rule x: float[..B] source tanh(x) target sigmoid(x) numerics REORDER")
     found: list[str] = []
-    for seed in range(9):  # each applies it or not
+    for seed in range(5):  # each applies it or not
         try:
             Checker([false]).check(CASE, seed)
         except DiscrepancyError as error:
@@ -114,12 +114,12 @@ rule x: float[..B], y: float[..B], z: float[..B]
 """
 
 
-def _rewritten(scaled: str, root: str = "") -> tuple[set[str], str]:
+def _rewritten(scaled: str, root: str = "", seeds: int = 9) -> tuple[set[str], str]:
     """The rules that were applied to what cancels, and what is wrong with the result."""
     case = replace(CASE, text=CANCELLING.replace("ROOT", root))
     rules = read_rules(IN_ANOTHER_ORDER.replace("SCALED", scaled))
     applied = set[str]()
-    for seed in range(9):  # each applies it or not
+    for seed in range(seeds):
         try:
             applied.update(Checker(rules).check(case, seed).rules)
         except DiscrepancyError as error:
@@ -128,8 +128,8 @@ def _rewritten(scaled: str, root: str = "") -> tuple[set[str], str]:
 
 
 def test_what_cancels_may_be_off_by_roundings(monkeypatch: pytest.MonkeyPatch) -> None:
-    for root in ("", "torch.sqrt"):
-        applied, problem = _rewritten("z", root)
+    for root, seeds in (("", 3), ("torch.sqrt", 3)):  # each applies it or not
+        applied, problem = _rewritten("z", root, seeds)
         assert applied
         assert problem == ""
     monkeypatch.setattr(check, "nudged_graph", lambda graph, share, seed: graph)

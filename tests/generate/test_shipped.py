@@ -23,12 +23,9 @@ QUICK = {
     ("layout",),
     ("views",),
     ("formulas",),
-    ("choices",),
     ("sigmoids",),
-    ("gates",),
     ("identities",),
     ("signs",),
-    ("extents",),
     ("cumulative",),
 }
 """What takes at most a quarter of a minute to generate on a slow machine; the rest takes up to ten minutes."""

@@ -186,11 +186,12 @@ def test_around_finds_exactly_the_matches_that_contain_a_node() -> None:
 def test_of_symmetric_matches_exactly_one_is_found_from_wherever_one_begins(name: str) -> None:
     module, args = zoo.get(name).make(0, small=True)
     index = GraphIndex(import_module(module, args).graph)
-    rules = read_database()
+    rules = read_database()[::2]
     matcher, every = Matcher(rules), Matcher(rules, keep_symmetric=True)
-    found = {matcher.as_found(match, index)[0] for match in matcher.matches(index)}
-    assert found == {matcher.as_found(match, index)[0] for match in every.matches(index)}
-    assert len(found) == len(matcher.matches(index)) < len(every.matches(index))
+    one, all_ = matcher.matches(index), every.matches(index)
+    found = {matcher.as_found(match, index)[0] for match in one}
+    assert found == {matcher.as_found(match, index)[0] for match in all_}
+    assert len(found) == len(one) < len(all_)
     for node in index.graph.nodes[:: len(index.graph.nodes) // 8]:
         near = {matcher.as_found(match, index)[0] for match in matcher.around(index, [node])}
         assert near == {matcher.as_found(match, index)[0] for match in every.around(index, [node])}

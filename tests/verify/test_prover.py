@@ -48,9 +48,10 @@ def test_collections_are_large(true_rules: dict[str, Substitution], false_rules:
     assert len([name for name in false_rules if not name.startswith("unrefuted:")]) >= 60
 
 
-def test_names_do_not_matter(true_rule: Substitution) -> None:
-    verdict = prove(canonical(true_rule))
-    assert (verdict.outcome, verdict.numerics) == (Outcome.PROVED, true_rule.numerics), verdict.reason
+def test_names_do_not_matter(true_rules: dict[str, Substitution]) -> None:
+    for name, rule in list(true_rules.items())[::4]:
+        verdict = prove(canonical(rule))
+        assert (verdict.outcome, verdict.numerics) == (Outcome.PROVED, rule.numerics), (name, verdict.reason)
 
 
 def test_a_verdict_depends_on_nothing_but_the_rule(true_rules: dict[str, Substitution]) -> None:

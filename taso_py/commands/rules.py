@@ -12,6 +12,7 @@ from rich.table import Table
 from taso_py.commands.common import command, print_json, show, some_path
 from taso_py.ir.errors import TasoError
 from taso_py.rules.database import read_database
+from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import write_rule
 
@@ -36,7 +37,7 @@ def _rules(parsed: argparse.Namespace) -> int:
     if parsed.action == "show":
         if not parsed.id:
             raise TasoError("rules show needs an identifier; 'taso-py rules list' prints them")
-        rules = tuple(rule for rule in rules if rule.id.startswith(parsed.id))
+        rules = RuleSet(stored for stored in rules.stored if stored.id.startswith(parsed.id))
         if not rules:
             known = "'taso-py rules list' prints them; those for a model's loops are in its trace.rules"
             raise TasoError(f"no rule has the identifier {parsed.id}; {known}")

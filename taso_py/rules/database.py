@@ -12,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -63,7 +63,7 @@ def read_database(path: Path | None = None) -> RuleSet:
         manifest = root / MANIFEST
         if manifest.is_file():
             texts = _proved_texts(root, found, manifest)
-            return RuleSet(rule for text in texts for rule in _stored(text))
+            return RuleSet(rule for name, text in texts.items() for rule in _stored(name, text))
         if not found:
             raise DatabaseError(f"{root} holds no {SUFFIX} files; run 'taso-py generate' to make some")
         texts = {name: _text(found[name]) for name in sorted(found)}
@@ -71,29 +71,30 @@ def read_database(path: Path | None = None) -> RuleSet:
         texts = {str(path): _text(root)}
     else:
         raise DatabaseError(f"there is no rule file or folder {path}")
-    rules: list[Substitution] = []
-    for name, text in texts.items():
-        try:
-            rules += _parse(text)
-        except TasoError as error:
-            raise DatabaseError(f"{name}: {error}") from error
-    return RuleSet.of(rules)
+    return RuleSet(rule for name, text in texts.items() for rule in _parsed(name, text))
 
 
 @lru_cache(maxsize=MOST_TEXTS)
-def _stored(text: str) -> Sequence[StoredRule]:
-    """Return the rules of a text that was proved; a process that optimizes several models reads each once."""
-    return stored_rules(text)
+def _stored(name: str, text: str) -> Sequence[StoredRule]:
+    """Return the rules of a file that was proved; a process that optimizes several models reads each once."""
+    return stored_rules(text, partial(_read, name))
 
 
 @lru_cache(maxsize=MOST_TEXTS)
-def _parse(text: str) -> Sequence[Substitution]:
-    """Return the rules of a text, all of them read."""
+def _parsed(name: str, text: str) -> Sequence[StoredRule]:
+    """Return the rules of another file, all of them read."""
     with collector_paused():  # parsing makes no reference cycles, and many objects
+        return [*map(StoredRule.of, _read(name, text))]
+
+
+def _read(name: str, text: str) -> Sequence[Substitution]:
+    try:
         return read_rules(text)
+    except TasoError as error:
+        raise DatabaseError(f"{name}: {error}") from error
 
 
-def _proved_texts(root: Traversable, found: Mapping[str, Traversable], manifest: Traversable) -> list[str]:
+def _proved_texts(root: Traversable, found: Mapping[str, Traversable], manifest: Traversable) -> Mapping[str, str]:
     """Return the texts of a folder's rule files, which are as the manifest says."""
     digests = {name: facts["digest"] for name, facts in _read_manifest(manifest).items()}
     if set(found) != set(digests):
@@ -103,7 +104,7 @@ def _proved_texts(root: Traversable, found: Mapping[str, Traversable], manifest:
     for name, text in texts.items():
         if _digest(text) != digests[name]:
             raise DatabaseError(f"{root / name} was changed after its rules were proved; run 'taso-py generate' again")
-    return [*texts.values()]
+    return texts
 
 
 def _read_manifest(manifest: Traversable) -> dict[str, dict[str, Any]]:

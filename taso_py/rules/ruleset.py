@@ -13,7 +13,6 @@ from typing import Self, overload
 from taso_py.ir.operator import Input, Operator
 from taso_py.ops.table import OPERATORS
 from taso_py.rules.substitution import Substitution
-from taso_py.rules.text import read_rules
 
 _RULE = re.compile(r"^rule (\w+)$.*?^  source (.*?)$.*?(?=^rule |\Z)", re.MULTILINE | re.DOTALL)
 _OPERATOR = re.compile(r"[a-z]\w*(?=[({])")
@@ -31,7 +30,7 @@ class StoredRule:
         """The rule.
 
         Raises:
-            GraphTextError: its text cannot be read.
+            TasoError: its text cannot be read.
         """
         return self._read()
 
@@ -42,14 +41,18 @@ class StoredRule:
         return cls(rule.id, kinds, lambda: rule)
 
 
-def stored_rules(text: str) -> Sequence[StoredRule]:
-    """Return the rules of a text as :func:`taso_py.rules.text.write_rules` writes it."""
-    return [_stored(found[0], found[1], found[2]) for found in _RULE.finditer(text)]
+def stored_rules(text: str, read: Callable[[str], Sequence[Substitution]]) -> Sequence[StoredRule]:
+    """Return the rules of a text as :func:`taso_py.rules.text.write_rules` writes it; ``read`` reads one."""
+    return [_stored(text, found, read) for found in _RULE.finditer(text)]
 
 
-def _stored(text: str, id_: str, source: str) -> StoredRule:
-    kinds = frozenset(OPERATORS[name] for name in _OPERATOR.findall(source) if name in OPERATORS)
-    return StoredRule(id_, kinds, lambda: read_rules(text)[0])
+def _stored(text: str, found: re.Match[str], read: Callable[[str], Sequence[Substitution]]) -> StoredRule:
+    def read_it() -> Substitution:
+        above = text.count("\n", 0, found.start())  # so that an error tells the line of the whole text
+        return read("\n" * above + found[0])[0]
+
+    kinds = frozenset(OPERATORS[name] for name in _OPERATOR.findall(found[2]) if name in OPERATORS)
+    return StoredRule(found[1], kinds, read_it)
 
 
 class RuleSet(Sequence[Substitution]):

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -235,6 +236,7 @@ class _Algebra:
             raise InvariantError("too many terms")
 
 
+@lru_cache(maxsize=1 << 16)
 def _times(one: Monomial, other: Monomial) -> Monomial:
     if not one or not other:
         return one or other
@@ -259,16 +261,16 @@ class _Side:
         self._apart = apart
         self._algebra = _Algebra()
         self._definitions: dict[Node, tuple[list[str], _Element]] = {}
-        self.elements: dict[tuple[Node, Index], BoundedElement] = {}
+        self.elements: defaultdict[Node, dict[Index, BoundedElement]] = defaultdict(dict)
 
     def read(self, node: Node, index: Index) -> BoundedElement:
         """Return an element of a node."""
-        known = self.elements.get((node, index))
+        known = self.elements[node].get(index)
         if known is None:
             known = self._computed(node, index)
             if node.types[0].dtype is DType.BOOL:  # a truth value is in every range
                 known = BoundedElement(known.value, ZERO.bounds)
-            self.elements[node, index] = known
+            self.elements[node][index] = known
         return known
 
     def _computed(self, node: Node, index: Index) -> BoundedElement:
@@ -287,7 +289,8 @@ class _Side:
         match scalar:
             case Read(variable, index):
                 operand, place = node.inputs[int(variable)].node, _index(index)
-                return lambda at: self.read(operand, place(at))
+                known = self.elements[operand]
+                return lambda at: known.get(place(at)) or self.read(operand, place(at))
             case Plus(left, right):
                 one, other = self._compiled(left, node), self._compiled(right, node)
                 return lambda at: algebra.add([one(at), other(at)])
@@ -441,9 +444,14 @@ def _is_covered(source: Value, target: Value, apart: int) -> bool:
         left, right = before.read(source.node, index), after.read(target.node, index)
         if not all(any(_is_within(bound, other) for other in left.bounds) for bound in right.bounds):
             return False
-    given = [element for (node, _), element in after.elements.items() if _is_in_range(node)]
-    known = _Known([*before.elements.values(), *given])
-    new = [element for place, element in after.elements.items() if place not in before.elements]
+    given = [element for node, found in after.elements.items() if _is_in_range(node) for element in found.values()]
+    known = _Known([*(element for found in before.elements.values() for element in found.values()), *given])
+    new = [
+        element
+        for node, found in after.elements.items()
+        for place, element in found.items()
+        if place not in before.elements.get(node, ())
+    ]
     return all(map(known.covers, _distinct(bound for element in new for bound in element.bounds)))
 
 

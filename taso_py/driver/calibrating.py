@@ -51,14 +51,15 @@ _log = logging.getLogger(__name__)
 def scale_to_runs(cost: CostModel, *, measures: bool = True) -> None:
     """Scale a cost model of PyTorch's kernels so that its estimates are the times of runs of whole models.
 
-    If the factor is not known, and nothing is to be measured or the time for that is used up, latencies stay as they
-    are.
+    If the factor is not known, latencies stay as they are where nothing is to be measured, where the time for that is
+    used up, and where other programs disturb what is measured: then the factor would be that of the disturbance, which
+    is not stored, so that every run would measure it again.
 
     Args:
         cost: the cost model, which is changed in place.
         measures: whether the factor is measured if it is not known.
     """
-    can_measure = measures and not cost.latencies.is_over
+    can_measure = measures and not (cost.latencies.is_over or cost.latencies.is_disturbed)
     if not can_measure and not cost.latencies.knows_network((IN_RUN, CALL_BY_CALL)):
         return
     try:

@@ -154,6 +154,11 @@ class Latencies:
         return self.measuring_s >= self.limit_s
 
     @property
+    def is_disturbed(self) -> bool:
+        """True if most of the latencies that were measured were disturbed."""
+        return 2 * self.disturbed > self.measured
+
+    @property
     def left_out(self) -> int:
         """The number of latencies that were not measured because the time was used up."""
         return len(self._left_out)

@@ -45,7 +45,7 @@ PAIRS = 20
 WARM_UP = 2
 """Calls before anything is measured: the first ones start threads and choose algorithms."""
 PATIENCE_S = 5.0
-"""The longest total wait for a machine to become idle."""
+"""The longest total time to wait for a machine to become idle, and to measure again what was disturbed."""
 PAUSE_S = 0.1
 ROUNDS = 48
 """The number of samples of each call in interleaved measurement."""
@@ -150,6 +150,7 @@ class Measuring:
         good: list[Latency] = []
         poor: list[Latency] = []
         for attempt in count(1):
+            start = time.perf_counter()
             latency = measure(call, device=self._device, budget_s=budget_s, clock=clock)
             is_calm = self.is_calm
             is_long = SAMPLES * latency.median_s > MOST_S
@@ -159,6 +160,8 @@ class Measuring:
                 break
             if self._is_late():
                 break
+            if attempt > ATTEMPTS:
+                self._patience_s -= time.perf_counter() - start
             if attempt >= ATTEMPTS:
                 if good or self._patience_s <= 0 or attempt == MOST_ATTEMPTS:
                     break

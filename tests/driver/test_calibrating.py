@@ -86,6 +86,24 @@ def test_past_the_time_to_measure_prices_stay_unless_all_is_known(monkeypatch: p
         assert cost.scale == 1.5
 
 
+def test_on_a_busy_machine_prices_stay_unless_all_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrating, "network_seconds", lambda _: pytest.fail("it would be measured in vain"))
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database)
+        cost.latencies.measured, cost.latencies.disturbed = 3, 2
+        scale_to_runs(cost)
+        assert cost.scale == 1.0
+        _known(database, Environment.current(CPU), together=3.0, apart=2.0)
+        scale_to_runs(cost)
+        assert cost.scale == 1.5
+        monkeypatch.setattr(calibrating, "network_seconds", lambda _: (5.0, 2.0))
+    with LatencyDatabase(":memory:") as database:
+        cost = CostModel(CPU, database)
+        cost.latencies.measured, cost.latencies.disturbed = 4, 2
+        scale_to_runs(cost)
+        assert cost.scale == 2.5
+
+
 def test_what_is_not_to_be_measured_is_used_if_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = list[CostModel]()
 

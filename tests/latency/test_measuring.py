@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import repeat
+from itertools import count, repeat
 
 import pytest
 import torch
@@ -85,6 +85,31 @@ def test_the_machine_is_waited_for_but_not_for_ever(monkeypatch: pytest.MonkeyPa
     assert told(monkeypatch, [SLOW] * 3, [False] * 3) == (SLOW, False)
     calm = [False, False, False, False, True, True]
     assert told(monkeypatch, [SLOW, SLOW, SLOW, GOOD], calm, patience_s=60.0) == (GOOD, True)
+
+
+def test_measuring_again_and_again_on_a_busy_machine_uses_up_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine seems idle whenever it is waited for, and never is while something is measured."""
+    seconds, measured = count(), list[bool]()
+
+    class Fickle(Probe):
+        def is_calm(self) -> bool:
+            return not measured or measured.pop()
+
+    def disturbed(*_args: object, **_keywords: object) -> Latency:
+        measured.append(False)
+        attempts.append(next(seconds))
+        return SLOW
+
+    monkeypatch.setattr(measuring, "measure", disturbed)
+    monkeypatch.setattr(measuring, "PATIENCE_S", 8.0)
+    monkeypatch.setattr(measuring.time, "perf_counter", lambda: float(next(seconds)))
+    here, tried = Measuring(CPU, Fickle()), list[int]()
+    for _ in range(3):
+        attempts = list[int]()
+        assert here.measured(lambda: None, 0.01) == (SLOW, False)
+        tried.append(len(attempts))
+    assert measuring.ATTEMPTS < tried[0] < measuring.MOST_ATTEMPTS
+    assert tried[1:] == [measuring.ATTEMPTS] * 2
 
 
 def test_past_the_time_to_measure_nothing_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

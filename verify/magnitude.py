@@ -19,21 +19,20 @@ cannot be found out, it does not.
 from __future__ import annotations
 
 import itertools
-import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import prod
 from random import Random
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from taso_py.ir.errors import InvariantError, TasoError
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator
-from taso_py.ir.size import Dim, Poly
+from taso_py.ir.size import Poly
 from taso_py.ir.types import DType
 from taso_py.ops.evaluate import definition
 from taso_py.ops.functions import IRRATIONALS, real_function
@@ -43,7 +42,6 @@ from taso_py.ops.scalar import (
     At,
     Choose,
     Compare,
-    Condition,
     Guard,
     Irrational,
     Number,
@@ -57,6 +55,7 @@ from taso_py.ops.scalar import (
 )
 from taso_py.rules.apply import concrete_side
 from taso_py.rules.substitution import Substitution
+from verify.compiled import Index, Indices, compiled_index, compiled_integer, compiled_points, compiled_test
 from verify.sampling import GREATEST, Sample, Sampler, match_at
 
 INNER = 3
@@ -73,7 +72,6 @@ MOST_BOUNDS = 16
 """How many bounds an element may have; one with more is a variable by itself."""
 TINY, GREATEST_HALF = 2.0**-14, 65504.0
 """The normal range of half precision."""
-_NAME = re.compile(r"[A-Za-z_]\w*")
 _SLACK = 1 + 1e-9
 _VANISHING = 16
 """How many times smaller than in the source a term may be: less than half precision rounds below its normal range."""
@@ -81,8 +79,6 @@ _VANISHING = 16
 Monomial: TypeAlias = frozenset[tuple[Hashable, int]]
 """Variables and their exponents."""
 Polynomial: TypeAlias = Mapping[Monomial, float]
-
-Index: TypeAlias = tuple[int, ...]
 
 ONE: Monomial = frozenset()
 BOUNDED = frozenset({"sigmoid", "tanh", "erf", "sin", "cos"})
@@ -246,11 +242,7 @@ def _times(one: Monomial, other: Monomial) -> Monomial:
     return frozenset((name, exponent) for name, exponent in exponents.items() if exponent)
 
 
-_Indices: TypeAlias = Mapping[str, int]
-"""Values of the indices in scope, by name."""
-_Integer: TypeAlias = Callable[[_Indices], int]
-_Element: TypeAlias = Callable[[_Indices], BoundedElement]
-_Test: TypeAlias = Callable[[_Indices], bool]
+_Element: TypeAlias = Callable[[Indices], BoundedElement]
 
 
 class _Side:
@@ -288,7 +280,7 @@ class _Side:
         algebra = self._algebra
         match scalar:
             case Read(variable, index):
-                operand, place = node.inputs[int(variable)].node, _index(index)
+                operand, place = node.inputs[int(variable)].node, compiled_index(index)
                 known = self.elements[operand]
                 return lambda at: known.get(place(at)) or self.read(operand, place(at))
             case Plus(left, right):
@@ -298,10 +290,10 @@ class _Side:
                 one, other = self._compiled(left, node), self._compiled(right, node)
                 return lambda at: algebra.multiply(one(at), other(at))
             case Guard(conditions, body):
-                holds, inner = _test(conditions), self._compiled(body, node)
+                holds, inner = compiled_test(conditions), self._compiled(body, node)
                 return lambda at: inner(at) if holds(at) else ZERO
             case Reduce(body=body, is_max=is_max):
-                inner, points = self._compiled(body, node), _points(scalar)
+                inner, points = self._compiled(body, node), compiled_points(scalar)
                 combined = algebra.greatest if is_max else algebra.add
                 return lambda at: combined([inner(point) for point in points(at)])
             case Apply(function, argument):
@@ -316,7 +308,7 @@ class _Side:
             case At():
                 return self._looked_up(scalar, node)
             case SizeOf(value):
-                size = _integer(value)
+                size = compiled_integer(value)
                 return lambda at: _number(float(size(at)))
             case Number(value):
                 number = _number(float(value))
@@ -330,9 +322,9 @@ class _Side:
     def _looked_up(self, scalar: At, node: Node) -> _Element:
         """Return what is read at a place that an integer of a tensor says."""
         integer, body = self._compiled(scalar.integer, node), self._compiled(scalar.body, node)
-        extent = _integer(scalar.extent)
+        extent = compiled_integer(scalar.extent)
 
-        def element(at: _Indices) -> BoundedElement:
+        def element(at: Indices) -> BoundedElement:
             place = self._apart * _number_of(integer(at)) % extent(at)
             return body({**at, scalar.name: place})
 
@@ -350,46 +342,6 @@ def _number_of(integer: BoundedElement) -> int:
             return sum(index)
         case _:
             raise InvariantError("an integer that is computed")
-
-
-@lru_cache(maxsize=4096)
-def _function(text: str) -> Callable[[_Indices], Any]:
-    """Return a Python expression as a function of the indices in scope, ``at``; it is called millions of times."""
-    return eval(f"lambda at: {text}")
-
-
-def _expression(value: Dim | Condition) -> str:
-    """Return an integer or a condition, whose text is in Python, with its names looked up in ``at``."""
-    return _NAME.sub(r"at['\g<0>']", str(value))
-
-
-def _integer(value: Dim) -> _Integer:
-    """Return an integer expression as a function of the indices in scope."""
-    return _function(_expression(value))
-
-
-def _index(values: Sequence[Dim]) -> Callable[[_Indices], Index]:
-    """Return a place in a tensor as a function of the indices in scope."""
-    return _function("(" + "".join(f"{_expression(value)}, " for value in values) + ")")
-
-
-def _test(conditions: Sequence[Condition]) -> _Test:
-    """Return whether conditions hold, as a function of the indices in scope."""
-    return _function(" and ".join(map(_expression, conditions)) or "True")
-
-
-def _points(reduce: Reduce) -> Callable[[_Indices], Iterator[_Indices]]:
-    """Return the values of the indices within a reduction, as a function of those around it."""
-    binders = [(binder.name, _integer(binder.extent)) for binder in reduce.binders]
-    holds = _test(reduce.conditions)
-
-    def points(at: _Indices) -> Iterator[_Indices]:
-        environments = [dict(at)]
-        for name, extent in binders:
-            environments = [{**inner, name: k} for inner in environments for k in range(extent(inner))]
-        return filter(holds, environments)
-
-    return points
 
 
 class _Known:

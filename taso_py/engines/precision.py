@@ -5,6 +5,8 @@ around. It compares integers in float32. Operators that only move such values ar
 int64 if 32 bits hold them, as where a model counts tokens, and places of extremes if float32 holds what is compared.
 How large operands may be for that is derived from the graph (:mod:`taso_py.engines.magnitudes`).
 
+It sorts equal elements into an order of its own, and NaN anywhere.
+
 It computes float16 in float32, which loses nothing but where a cast to float16 is there to round: what is cast there
 and back again would stay as it was.
 
@@ -53,6 +55,7 @@ _MOVING_ATEN = frozenset(
         "new_full",
         "new_ones",
         "new_zeros",
+        "one_hot",
         "ones",
         "ones_like",
         "pad",
@@ -72,6 +75,8 @@ _MOVING_ATEN = frozenset(
     ]
 )
 """ATen operators whose integer results are elements of their operands, or constants in the graph."""
+_SORTING_ATEN = frozenset({"argsort", "sort"})
+"""ATen operators whose results show the order of equal elements, and NaN among them."""
 _CASTING_ATEN = frozenset({"_to_copy", "to"})
 """ATen operators that may cast."""
 _CARRYING = ("higher_order.while_loop", "higher_order.scan")
@@ -124,6 +129,8 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
         beyond = next(filter(_is_beyond, _integers(node)), None)
         if beyond is not None:
             yield f"OpenVINO computes integers in 32 bits, and {beyond} is larger"
+        if isinstance(node.op, Opaque) and aten_name(node.op) in _SORTING_ATEN:
+            yield f"OpenVINO orders equal elements otherwise than {node.op.target}"
         dtype = next((type_.dtype for type_ in node.types if type_.dtype in WHOLE), None)
         if dtype is not None and not _is_exact(node, dtype):
             what = getattr(node.op, "target", node.op.name)

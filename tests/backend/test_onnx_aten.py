@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
 import torch
 
 from taso_py.backend.onnx import OPAQUE_IN_ONNX, NotInOnnx, onnx_model
-from tests.backend.onnx_cases import CASES, IMAGE, RECURRENT, B, Call, X, call, floats, graph_of, positive
+from tests.backend.onnx_calls import IMAGE, B, Call, X, Y, call, first, floats, graph_of, integers, positive
+from tests.backend.onnx_cases import CASES, RECURRENT
 from tests.backend.onnx_engines import ENGINES, run_onnx
 
 engines = pytest.mark.parametrize("engine", ENGINES)
@@ -27,6 +29,25 @@ def assert_agrees(engine: str, given: Call, weights: Sequence[int] = ()) -> None
 @pytest.mark.parametrize("given", CASES, ids=lambda given: given.target.removeprefix("aten."))
 def test_engines_compute_what_pytorch_does(engine: str, given: Call) -> None:
     assert_agrees(engine, given)
+
+
+_MIXED = [math.nan, math.inf, -0.0, 2.0, -math.inf, 0.0, math.nan, 2.0, math.inf, -math.inf]
+
+
+# OpenVINO puts NaN anywhere, and equal elements into an order of its own: graphs that sort are not given to it.
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool])
+def test_equal_elements_keep_their_order_and_nan_is_greatest(descending: bool, dtype: torch.dtype) -> None:
+    x = torch.tensor(_MIXED) if dtype.is_floating_point else integers(2, 40)
+    for name in ("sort.stable", "argsort.stable"):
+        assert_agrees("onnxruntime", call(name, x.to(dtype), stable=True, dim=-1, descending=descending))
+    # Of equal elements, PyTorch gives any order unless it is asked to keep theirs.
+    assert_agrees("onnxruntime", first(call("sort.default", x.to(dtype), -1, descending)))
+
+
+@pytest.mark.parametrize("k", range(1, len(_MIXED) + 1))
+def test_nan_has_the_last_ranks(k: int) -> None:
+    assert_agrees("onnxruntime", first(call("kthvalue.default", torch.tensor(_MIXED), k)))
 
 
 def test_every_row_is_compared() -> None:
@@ -80,6 +101,14 @@ def test_layers_that_drop_out_or_project_are_refused() -> None:
         (call("pairwise_distance.default", X, X, 3.0), "norm of order 3"),
         (call("cosine_similarity.default", X, X[:, :1]), "repeats a vector's elements"),
         (call("cosine_similarity.default", IMAGE, IMAGE[0, 0]), "repeats a vector's elements"),
+        (call("one_hot.default", torch.tensor(1), 3), "a number as its operand"),
+        (call("sort.default", floats()), "sorts a number"),
+        (call("sort.default", X.double()), "double precision"),
+        (call("quantile.scalar", floats(), 0.5, 0), "sorts a number"),
+        (call("kthvalue.default", X, 2), "result 1 of aten.kthvalue"),
+        (call("median.dim", X, 1), "result 1 of aten.median"),
+        (call("searchsorted.Tensor", X[0], Y, sorter=torch.tensor([0, 2, 1])), "not in order"),
+        (call("unfold.default", floats(), 0, 1, 1), "windows of a number"),
         (call("instance_norm.default", IMAGE, None, None, floats(4), positive(4), False, 0.1, 1e-5, False), "running"),
         (call("adaptive_max_pool2d.default", IMAGE, [3, 2]), "windows of different sizes"),
         (call("max_pool2d_with_indices.default", IMAGE, [3]), "result 1 of aten.max_pool2d_with_indices"),

@@ -46,7 +46,7 @@ COMPUTED: dict[str, tuple[Callable[..., Any], Sequence[Tensor]]] = {
     "channels last": (lambda a: a * 2, (torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last),)),
     "a number": (lambda a: a * 2, (torch.tensor(3.0),)),
     "truth values": (lambda a: (~a, a > 0), (X > 0,)),
-    "places": (lambda a, ids: (a[ids], a.argmax(1), ids), (X, IDS)),
+    "places": (lambda a, ids: (a[ids], a.argmax(1), ids, torch.nn.functional.one_hot(ids, 3)), (X, IDS)),
     "int32": (lambda a: a * 3 - 1, (torch.tensor([2**31 - 1, 5], dtype=torch.int32),)),
     "uint8": (lambda a: torch.cat([a, a]), (torch.tensor([255, 5], dtype=torch.uint8),)),
     "half": (lambda a: a.relu() + 1, (X.half(),)),
@@ -83,7 +83,7 @@ def test_results_are_the_callers_own(engine: SessionEngine) -> None:
 REFUSED: dict[str, tuple[Callable[..., Any], Sequence[Tensor], str]] = {
     "complex": (lambda a: (a * 1j).real, (X,), "c64"),
     "no elements": (lambda a: a + 1, (X[:0],), r"without elements \(f32\[0,4\]\)"),
-    "no row": (lambda a: a.sort()[0], (X,), r"aten\.sort\.default has no row"),
+    "no row": (lambda a: a.lgamma(), (X,), r"aten\.lgamma\.default has no row"),
     "draws": (lambda a: a + torch.rand_like(a), (X,), "draws random numbers"),
     "a view of what is expanded": (lambda a: (a, a + 1), (X[:1].expand(3, 4),), "elements share memory"),
 }
@@ -130,6 +130,8 @@ OTHER_PRECISION: dict[str, tuple[Callable[..., Any], Tensor, str]] = {
     "to an integer": (lambda a: a.long(), X, "of i64 with a different overflow"),
     "of integers": (lambda a: a.amax(), torch.arange(9, dtype=torch.int32), "of i32 with a different overflow"),
     "places of integers": (lambda a: a.argmax(), torch.arange(9, dtype=torch.int32), "might not hold them"),
+    "sorted": (lambda a: a.argsort(), X.round(), "orders equal elements otherwise than"),
+    "sorted values": (lambda a: a.sort()[0], X, "orders equal elements otherwise than"),
     "a weight": (lambda a: torch.where(a, torch.tensor([2**40, 1]), 0), X[0, :2] > 0, "has larger ones"),
     "a number": (lambda a: torch.where(a, 2**40, 1), X > 0, "1099511627776 is larger"),
 }

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from taso_py.backend.onnx.aten import attention, creation, elementwise, image, indexing, movement, recurrent, reduction
+from taso_py.backend.onnx.aten import (
+    attention,
+    creation,
+    elementwise,
+    image,
+    indexing,
+    movement,
+    recurrent,
+    reduction,
+    sorting,
+    windows,
+)
 from taso_py.backend.onnx.row import OpaqueRow
 
 ATEN: Mapping[str, OpaqueRow] = {
@@ -16,5 +27,7 @@ ATEN: Mapping[str, OpaqueRow] = {
     **image.ROWS,
     **recurrent.ROWS,
     **attention.ROWS,
+    **sorting.ROWS,
+    **windows.ROWS,
 }
 """All rows, by the name of the overload."""

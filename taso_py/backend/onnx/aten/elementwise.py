@@ -266,9 +266,24 @@ def _addc(name: str) -> OpaqueRow:
 
 
 def _lerp(w: Writer, call: OpaqueCall) -> OnnxValue:
-    """Write a weighted mean from the end that is nearer, as PyTorch computes it, so that either end is met exactly."""
     dtype, given = call.types[0].dtype, call.arguments["weight"]
     start, end, weight = (operand_as(w, call.arguments[key], dtype) for key in ("self", "end", "weight"))
+    return lerped(w, start, end, weight, dtype, given=None if isinstance(given, OnnxOperand) else given)
+
+
+def lerped(
+    w: Writer, start: OnnxValue, end: OnnxValue, weight: OnnxValue, dtype: DType, given: float | None = None
+) -> OnnxValue:
+    """Write a weighted mean from the end that is nearer, as PyTorch computes it, so that either end is met exactly.
+
+    Args:
+        w: the writer.
+        start: the value for the weight 0.
+        end: the value for the weight 1.
+        weight: the weight.
+        dtype: the element type of all three.
+        given: the weight, if it is known.
+    """
     way = w.op("Sub", end, start)
 
     def from_start() -> OnnxValue:
@@ -277,7 +292,7 @@ def _lerp(w: Writer, call: OpaqueCall) -> OnnxValue:
     def from_end() -> OnnxValue:
         return w.op("Sub", end, w.op("Mul", w.op("Sub", w.number(1.0, dtype), weight), way))
 
-    if not isinstance(given, OnnxOperand):
+    if given is not None:
         return from_start() if abs(given) < 0.5 else from_end()
     return w.op("Where", w.op("Less", w.op("Abs", weight), w.number(0.5, dtype)), from_start(), from_end())
 

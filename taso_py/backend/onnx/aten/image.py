@@ -15,7 +15,7 @@ from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 
 
-def _each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
+def each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
     """Return one number per axis; PyTorch accepts a single one for all."""
     if isinstance(given, int):
         return [given] * rank
@@ -26,12 +26,12 @@ def _each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
 def _windows(call: OpaqueCall, rank: int) -> Windows:
     """Return the windows of a pooling call."""
     arguments = call.arguments
-    kernel = _each_axis(arguments["kernel_size"], rank)
+    kernel = each_axis(arguments["kernel_size"], rank)
     return Windows(
         kernel,
-        _each_axis(arguments["stride"], rank) if arguments["stride"] else kernel,
-        _each_axis(arguments["padding"], rank),
-        _each_axis(arguments.get("dilation", 1), rank),
+        each_axis(arguments["stride"], rank) if arguments["stride"] else kernel,
+        each_axis(arguments["padding"], rank),
+        each_axis(arguments.get("dilation", 1), rank),
         extents=call.operand().type.dims[-rank:],
         counts=call.types[0].dims[-rank:],
     )
@@ -75,7 +75,7 @@ def _adaptive(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 def _adaptive_max(rank: int) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
-        x, wanted = call.operand(), _each_axis(call.arguments["output_size"], rank)
+        x, wanted = call.operand(), each_axis(call.arguments["output_size"], rank)
         extents = [as_number(dim) for dim in x.type.dims[-rank:]]
         if any(extent % count for extent, count in zip(extents, wanted, strict=True)) or x.type.rank != rank + 2:
             raise call.refuse("takes maxima over windows of different sizes")
@@ -96,18 +96,18 @@ def _convolution(rank: int | None = None, *, transposed: bool = False) -> Opaque
             raise call.refuse(f"pads by the name {padding}")
         is_batched = x.type.rank == axes + 2
         given = x.onnx if is_batched else w.op("Unsqueeze", x.onnx, w.integers([0]))
-        pads = _each_axis(padding, axes)
+        pads = each_axis(padding, axes)
         backwards = transposed or bool(arguments.get("transposed"))
         result = w.op(
             "ConvTranspose" if backwards else "Conv",
             given,
             weight.onnx,
             bias.onnx if bias is not None else None,
-            strides=_each_axis(arguments["stride"], axes),
+            strides=each_axis(arguments["stride"], axes),
             pads=[*pads, *pads],
-            dilations=_each_axis(arguments["dilation"], axes),
+            dilations=each_axis(arguments["dilation"], axes),
             group=as_number(arguments["groups"]),
-            output_padding=_each_axis(arguments["output_padding"], axes) if backwards else None,
+            output_padding=each_axis(arguments["output_padding"], axes) if backwards else None,
         )
         return result if is_batched else w.op("Squeeze", result, w.integers([0]))
 

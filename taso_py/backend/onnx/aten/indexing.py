@@ -144,12 +144,19 @@ def _put(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("ScatterND", x.onnx, places, w.op("Expand", values, shape), reduction=reduction)
 
 
+def _one_hot(w: Writer, call: OpaqueCall) -> OnnxValue:
+    if not call.operand().type.rank:
+        raise call.refuse("has a number as its operand")
+    return w.op("OneHot", call.operand().onnx, w.dims([call.types[0].dims[-1]]), w.integers([0, 1]), axis=-1)
+
+
 ROWS: Mapping[str, OpaqueRow] = {
     "aten.gather.default": _gather,
     "aten.index.Tensor": _index,
     "aten.index_add.default": _added,
     "aten.index_copy.default": _copied,
     "aten.index_put.default": _put,
+    "aten.one_hot.default": _one_hot,
     "aten.scatter.src": _scatter(),
     "aten.scatter.value": _scatter(source="value"),
     "aten.scatter_add.default": _scatter("add"),

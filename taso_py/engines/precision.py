@@ -5,7 +5,8 @@ around. It compares integers in float32. Operators that only move such values ar
 int64 if 32 bits hold them, as where a model counts tokens, and places of extremes if float32 holds what is compared.
 How large operands may be for that is derived from the graph (:mod:`taso_py.engines.magnitudes`).
 
-It sorts equal elements into an order of its own, and NaN anywhere.
+It computes the remainder of floating-point numbers from a rounded quotient, so that 1 % 0.1 is 0. It sorts equal
+elements into an order of its own, and NaN anywhere.
 
 It computes float16 in float32, which loses nothing but where a cast to float16 is there to round: what is cast there
 and back again would stay as it was.
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.guard import ArgumentError
+from taso_py.backend.tensors import is_power_of_two
 from taso_py.engines.magnitudes import LEAST, MOST, PLACES, RUNNING_SUM, WHOLE, aten_name, is_held, numbers_in
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -75,6 +77,8 @@ _MOVING_ATEN = frozenset(
     ]
 )
 """ATen operators whose integer results are elements of their operands, or constants in the graph."""
+_FLOORING_ATEN = frozenset({"floor_divide", "fmod", "remainder"})
+"""ATen operators that need to know on which side of an integer a quotient is."""
 _SORTING_ATEN = frozenset({"argsort", "sort"})
 """ATen operators whose results show the order of equal elements, and NaN among them."""
 _CASTING_ATEN = frozenset({"_to_copy", "to"})
@@ -131,6 +135,8 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
             yield f"OpenVINO computes integers in 32 bits, and {beyond} is larger"
         if isinstance(node.op, Opaque) and aten_name(node.op) in _SORTING_ATEN:
             yield f"OpenVINO orders equal elements otherwise than {node.op.target}"
+        if isinstance(node.op, Opaque) and _divides(node.op) and node.types[0].dtype.is_floating:
+            yield f"OpenVINO rounds the quotients of {node.op.target}"
         dtype = next((type_.dtype for type_ in node.types if type_.dtype in WHOLE), None)
         if dtype is not None and not _is_exact(node, dtype):
             what = getattr(node.op, "target", node.op.name)
@@ -139,6 +145,13 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
         yield "OpenVINO computes f16 in f32, where a cast to f16 and back does not round"
     if most_given(graph, weights) is None:
         yield "OpenVINO computes i64 in 32 bits and compares integers in f32, which might not hold them"
+
+
+def _divides(op: Opaque) -> bool:
+    """Return whether a call gives a remainder, or a quotient rounded down, of division that may round."""
+    name, keywords = aten_name(op), dict(op.keywords)
+    floors = name in _FLOORING_ATEN or (name in ("div", "divide") and keywords.get("rounding_mode") == "text:floor")
+    return floors and not is_power_of_two(op.arguments[1])
 
 
 def _integers(node: Node) -> Iterator[float]:

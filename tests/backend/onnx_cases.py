@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.backend import onnx_cases_order
+from tests.backend import onnx_cases_functions, onnx_cases_order
 from tests.backend.onnx_calls import (
     IMAGE,
     B,
@@ -415,6 +415,7 @@ def _step(name: str, *, biases: bool) -> Call:
 
 
 CASES = [
+    *onnx_cases_functions.CASES,
     *onnx_cases_order.CASES,
     *_functions(),
     *_arithmetic(),

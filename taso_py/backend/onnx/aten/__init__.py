@@ -8,6 +8,7 @@ from taso_py.backend.onnx.aten import (
     attention,
     creation,
     elementwise,
+    functions,
     image,
     indexing,
     movement,
@@ -20,6 +21,7 @@ from taso_py.backend.onnx.row import OpaqueRow
 
 ATEN: Mapping[str, OpaqueRow] = {
     **elementwise.ROWS,
+    **functions.ROWS,
     **reduction.ROWS,
     **movement.ROWS,
     **indexing.ROWS,

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.backend import onnx_cases_functions, onnx_cases_order
+from tests.backend import onnx_cases_functions, onnx_cases_linear, onnx_cases_moves, onnx_cases_order
 from tests.backend.onnx_calls import (
     IMAGE,
     B,
@@ -142,7 +142,6 @@ def _comparisons() -> list[Call]:
         call("masked_fill.Scalar", X, B, -math.inf),
         call("masked_fill.Tensor", X, B, torch.tensor(3.0)),
         call("threshold.default", torch.tensor([-1.0, 0.5, 0.6, math.nan]), 0.5, -3.0),
-        call("outer.default", X[0], Y[:, 0]),
         call("lerp.Scalar", X, Y, 0.3),
         call("lerp.Scalar", 1e8 * X, Y, 1.0),
         call("lerp.Tensor", 1e8 * X, Y, torch.tensor([0.0, 1.0, 1.0])),
@@ -416,6 +415,8 @@ def _step(name: str, *, biases: bool) -> Call:
 
 CASES = [
     *onnx_cases_functions.CASES,
+    *onnx_cases_linear.CASES,
+    *onnx_cases_moves.CASES,
     *onnx_cases_order.CASES,
     *_functions(),
     *_arithmetic(),

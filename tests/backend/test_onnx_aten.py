@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from taso_py.backend.onnx import OPAQUE_IN_ONNX, NotInOnnx, onnx_model
-from tests.backend.onnx_calls import IMAGE, B, Call, X, Y, call, first, floats, graph_of, integers, positive
+from tests.backend.onnx_calls import IMAGE, B, Call, M, X, Y, call, first, floats, graph_of, integers, positive
 from tests.backend.onnx_cases import CASES, RECURRENT
 from tests.backend.onnx_engines import ENGINES, run_onnx
 
@@ -110,11 +110,8 @@ def test_layers_that_drop_out_or_project_are_refused() -> None:
     ("given", "why"),
     [
         (call("index.Tensor", X, [B]), "indexes with a mask"),
-        (call("repeat_interleave.self_int", X, 2), "flattens its operand"),
         (call("gather.default", floats(), 0, torch.tensor(0)), "reads a number by an index"),
         (call("scatter.src", floats(), 0, torch.tensor(0), floats()), "writes to a number"),
-        (call("linalg_vector_norm.default", X, 3), "norm of order 3"),
-        (call("pairwise_distance.default", X, X, 3.0), "norm of order 3"),
         (call("cosine_similarity.default", X, X[:, :1]), "repeats a vector's elements"),
         (call("cosine_similarity.default", IMAGE, IMAGE[0, 0]), "repeats a vector's elements"),
         (call("one_hot.default", torch.tensor(1), 3), "a number as its operand"),
@@ -125,6 +122,19 @@ def test_layers_that_drop_out_or_project_are_refused() -> None:
         (call("median.dim", X, 1), "result 1 of aten.median"),
         (call("searchsorted.Tensor", X[0], Y, sorter=torch.tensor([0, 2, 1])), "not in order"),
         (call("unfold.default", floats(), 0, 1, 1), "windows of a number"),
+        (call("cdist.default", X, Y, 3.0), "norm of order 3"),
+        (call("linalg_norm.default", X, 1), "norm of matrices of order 1"),
+        (call("linalg_norm.ord_str", X, "nuc"), "takes the norm nuc"),
+        (call("matrix_power.default", floats(3, 3), -1), "inverts a matrix"),
+        (call("matrix_power.default", floats(3, 3), 0), "inverts a matrix, or makes one"),
+        (call("diag.default", floats(3), 1), "makes a matrix"),
+        (call("diagonal.default", X, 3), "diagonal without elements"),
+        (call("trapezoid.x", floats(2, 3, 4), floats(3, 4)), "fewer axes of places"),
+        (call("block_diag.default", [X, floats(3)]), "puts vectors on a diagonal"),
+        (call("index_put.default", X, [B], floats(int(B.sum()))), "values of their own"),
+        (call("index_put.default", X, [B], torch.tensor(1.0), True), "values of their own"),
+        (call("index_fill.int_Scalar", floats(), 0, torch.tensor([0]), 1.0), "writes to a number"),
+        (call("scatter_reduce.two", M, 1, integers(2, 3, below=3), M, "mean"), "means of integers"),
         (call("rrelu.default", X, 0.1, 0.3, True), "draws slopes"),
         (call("__lshift__.Scalar", integers(3), 63), "shifts"),
         (call("__rshift__.Scalar", integers(3).to(torch.int8), 1), "shifts"),

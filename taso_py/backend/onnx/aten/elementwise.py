@@ -319,12 +319,6 @@ def lerped(
     return w.op("Where", w.op("Less", w.op("Abs", weight), w.number(0.5, dtype)), from_start(), from_end())
 
 
-def _outer(w: Writer, call: OpaqueCall) -> OnnxValue:
-    dtype = call.types[0].dtype
-    column, row = (operand_as(w, call.operand(name), dtype) for name in ("self", "vec2"))
-    return w.op("Mul", w.op("Unsqueeze", column, w.integers([1])), row)
-
-
 def _threshold(w: Writer, call: OpaqueCall) -> OnnxValue:
     x, dtype = call.operand().onnx, call.types[0].dtype
     threshold, value = (w.number(call.arguments[key], dtype) for key in ("threshold", "value"))
@@ -433,7 +427,6 @@ ROWS: Mapping[str, OpaqueRow] = {
     **each("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar", row=_where),
     **each("masked_fill.Scalar", "masked_fill.Tensor", row=_masked_fill),
     **each("lerp.Scalar", "lerp.Tensor", row=_lerp),
-    "aten.outer.default": _outer,
     "aten.addcmul.default": _addc("Mul"),
     "aten.addcdiv.default": _addc("Div"),
 }

@@ -8,7 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.backend import onnx_cases_functions, onnx_cases_linear, onnx_cases_moves, onnx_cases_order
+from tests.backend import (
+    onnx_cases_functions,
+    onnx_cases_images,
+    onnx_cases_linear,
+    onnx_cases_losses,
+    onnx_cases_moves,
+    onnx_cases_order,
+)
 from tests.backend.onnx_calls import (
     IMAGE,
     B,
@@ -158,6 +165,7 @@ def _reductions() -> list[Call]:
         found += [call(f"{name}.default", B), call(f"{name}.dim", B, 1), call(f"{name}.dims", B, [0, 1], True)]
     for name in ("max", "min"):
         found += [call(f"{name}.default", x), call(f"{name}.dim", x, 1), call(f"{name}.dim", x, -1, True)]
+        found.append(first(call(f"{name}.dim", x, 0)))
         found += [
             call(f"arg{name}.default", x),
             call(f"arg{name}.default", x, 1),
@@ -415,7 +423,9 @@ def _step(name: str, *, biases: bool) -> Call:
 
 CASES = [
     *onnx_cases_functions.CASES,
+    *onnx_cases_images.CASES,
     *onnx_cases_linear.CASES,
+    *onnx_cases_losses.CASES,
     *onnx_cases_moves.CASES,
     *onnx_cases_order.CASES,
     *_functions(),

@@ -54,6 +54,34 @@ def test_a_quotient_that_is_rounded_up_to_an_integer_is_less_than_it(name: str) 
 
 
 @engines
+@pytest.mark.parametrize("mode", [0, 1])
+def test_bags_of_one_size_are_sums_along_an_axis(engine: str, mode: int) -> None:
+    arguments = [
+        floats(5, 3),
+        torch.tensor([1, 4, 0, 3, 3, 2]),
+        torch.tensor([0, 2, 4]),
+        False,
+        mode,
+        False,
+        None,
+        False,
+    ]
+    given = first(call("embedding_bag.padding_idx", *arguments, 3))
+    graph, _, held, _ = graph_of(given, [2])
+    assert "ScatterElements" not in [node.op_type for node in onnx_model(graph, held).graph]
+    assert_agrees(engine, given, [2])
+
+
+def test_rows_write_no_node_that_nothing_reads() -> None:
+    for given in CASES:
+        graph, _, held, _ = graph_of(given)
+        model = onnx_model(graph, held)
+        read = set(model.graph.outputs)
+        unread = [node.op_type for node in model.graph if not any(x.uses() or x in read for x in node.outputs)]
+        assert not unread, given.target
+
+
+@engines
 @pytest.mark.parametrize("name", ["expm1", "log1p"])
 def test_results_close_to_zero_are_accurate(engine: str, name: str) -> None:
     given = call(f"{name}.default", torch.logspace(-20, 1, 200) * torch.tensor([[1.0], [-0.09]]))
@@ -135,11 +163,15 @@ def test_layers_that_drop_out_or_project_are_refused() -> None:
         (call("index_put.default", X, [B], torch.tensor(1.0), True), "values of their own"),
         (call("index_fill.int_Scalar", floats(), 0, torch.tensor([0]), 1.0), "writes to a number"),
         (call("scatter_reduce.two", M, 1, integers(2, 3, below=3), M, "mean"), "means of integers"),
+        (call("cumprod.default", floats(2, 129), 1), "more than 128 steps"),
+        (call("cumprod.default", floats(), 0), "runs along no axis"),
+        (call("cummax.default", B, 0), "compares booleans"),
         (call("rrelu.default", X, 0.1, 0.3, True), "draws slopes"),
         (call("__lshift__.Scalar", integers(3), 63), "shifts"),
         (call("__rshift__.Scalar", integers(3).to(torch.int8), 1), "shifts"),
         (call("instance_norm.default", IMAGE, None, None, floats(4), positive(4), False, 0.1, 1e-5, False), "running"),
-        (call("adaptive_max_pool2d.default", IMAGE, [3, 2]), "windows of different sizes"),
+        (call("adaptive_max_pool2d.default", IMAGE, [3, 2]), "result 1 of aten.adaptive_max_pool2d"),
+        (first(call("embedding_bag.default", X, *2 * [torch.tensor([0, 1])], False, 2)), "takes maxima"),
         (call("max_pool2d_with_indices.default", IMAGE, [3]), "result 1 of aten.max_pool2d_with_indices"),
     ],
     ids=lambda argument: argument.target if isinstance(argument, Call) else "",

@@ -60,10 +60,13 @@ def _place(name: str) -> OpaqueRow:
 def _extreme(name: str) -> OpaqueRow:
     """Return the row of the extreme along an axis, and its index."""
 
-    def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue]:
+    def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
         x, axis, keep = call.operand().onnx, call.arguments["dim"], int(call.arguments["keepdim"])
-        value = w.op(f"Reduce{name}", x, w.integers([axis]), keepdims=keep)
-        return [value, w.op(f"Arg{name}", x, axis=axis, keepdims=keep)]
+        no_value, no_place = map(w.is_unread, call.node.outputs)
+        return [
+            None if no_value else w.op(f"Reduce{name}", x, w.integers([axis]), keepdims=keep),
+            None if no_place else w.op(f"Arg{name}", x, axis=axis, keepdims=keep),
+        ]
 
     return row
 
@@ -172,7 +175,10 @@ def _distance(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 def _extremes(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
     x, along, keep = call.operand(), w.integers(axes_of(call)), int(call.arguments["keepdim"])
-    return [w.op(name, x.onnx, along, keepdims=keep) for name in ("ReduceMin", "ReduceMax")]
+    return [
+        None if w.is_unread(value) else w.op(name, x.onnx, along, keepdims=keep)
+        for name, value in zip(("ReduceMin", "ReduceMax"), call.node.outputs, strict=True)
+    ]
 
 
 def _without_nan(*, mean: bool) -> OpaqueRow:

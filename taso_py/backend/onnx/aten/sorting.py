@@ -13,7 +13,6 @@ from taso_py.backend.onnx.aten.elementwise import lerped, operand_as, promoted
 from taso_py.backend.onnx.movement import reshaped
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
-from taso_py.ir.node import Value
 from taso_py.ir.size import Dim
 from taso_py.ir.types import DType, TensorType
 
@@ -53,13 +52,9 @@ def _all_in_order(w: Writer, call: OpaqueCall, axis: int) -> OnnxValue:
 def _sort(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
     axis = call.arguments["dim"]
     order = _all_in_order(w, call, axis)
-    if _is_unread(w, call.node.outputs[0]):
+    if w.is_unread(call.node.outputs[0]):
         return [None, order]
     return [w.op("GatherElements", call.operand().onnx, order, axis=axis), order]
-
-
-def _is_unread(w: Writer, value: Value) -> bool:
-    return w.is_read_only_as(value, lambda reader: value not in reader.inputs)
 
 
 def _argsort(w: Writer, call: OpaqueCall) -> OnnxValue:

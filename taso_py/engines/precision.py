@@ -79,7 +79,7 @@ _MOVING_ATEN = frozenset(
 """ATen operators whose integer results are elements of their operands, or constants in the graph."""
 _FLOORING_ATEN = frozenset({"floor_divide", "fmod", "remainder"})
 """ATen operators that need to know on which side of an integer a quotient is."""
-_SORTING_ATEN = frozenset({"argsort", "sort"})
+_SORTING_ATEN = frozenset({"argsort", "kthvalue", "msort", "sort"})
 """ATen operators whose results show the order of equal elements, and NaN among them."""
 _CASTING_ATEN = frozenset({"_to_copy", "to"})
 """ATen operators that may cast."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ def _images() -> list[Call]:
         call("conv2d.padding", IMAGE, floats(6, 4, 3, 3), None, [2, 1], "valid"),
         first(call("adaptive_max_pool1d.default", line, [4])),
         first(call("adaptive_max_pool2d.default", IMAGE, [3, 4])),
+        first(call("adaptive_max_pool1d.default", torch.tensor([[0.0, math.nan, 1.0, -math.inf, 2.0]]), [3])),
         first(call("adaptive_max_pool2d.default", IMAGE[0], [7, 2])),
         first(call("adaptive_max_pool3d.default", volume, [2, 4, 7])),
         call("pixel_shuffle.default", IMAGE[0], 2),

@@ -43,11 +43,15 @@ def _products() -> list[Call]:
 
 def _distances() -> list[Call]:
     x, many = floats(2, 4, 3), floats(30, 3, seed=1)
+    nan = torch.tensor([[math.nan, 1.0, 2.0], [3.0, math.inf, 4.0]])
     return [
-        *(call("cdist.default", x, floats(2, 5, 3, seed=1), p) for p in (1.0, 2.0, math.inf)),
+        *(call("cdist.default", x, floats(2, 5, 3, seed=1), p) for p in (1.0, 2.0, 2.5)),
         call("cdist.default", x, many),
         call("cdist.default", X, Y, 2.0, 1),
         call("cdist.default", many, X, 2.0, 2),
+        *(call("cdist.default", nan, Y, p) for p in (1.0, 2.0, 3.0)),
+        call("dist.default", nan, Y, math.inf),
+        call("linalg_vector_norm.default", nan, -math.inf, [1]),
         *(call("dist.default", X, Y, p) for p in (2, 1, 3, 0, math.inf)),
         call("dist.default", X, Y[0]),
         *(call("linalg_vector_norm.default", x * (x > 0), p, [1]) for p in (0, 3, 0.5)),
@@ -75,6 +79,8 @@ def _reductions() -> list[Call]:
         *found,
         call("nansum.default", M),
         call("aminmax.default", X),
+        call("aminmax.default", x, dim=1),
+        call("aminmax.default", M, dim=0),
         call("aminmax.default", floats(2, 3, 4), dim=1, keepdim=True),
         call("count_nonzero.default", x),
         call("count_nonzero.default", M, 1),

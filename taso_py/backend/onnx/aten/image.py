@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
+from taso_py.backend.onnx.aten.reduction import extreme
 from taso_py.backend.onnx.movement import reshaped, resize_scales, upsampled
 from taso_py.backend.onnx.normalization import group_normalized, instance_normalized
 from taso_py.backend.onnx.pooling import Windows, adaptive_average, average, greatest, of_rectangles, pooled_mean
@@ -80,7 +82,8 @@ def _adaptive_max(rank: int) -> OpaqueRow:
         x, wanted = call.operand(), each_axis(call.arguments["output_size"], rank)
         extents = [as_number(dim) for dim in x.type.dims[-rank:]]
         if any(extent % count for extent, count in zip(extents, wanted, strict=True)) or x.type.rank != rank + 2:
-            return [of_rectangles(w, x.onnx, extents, wanted, "ReduceMax"), None]
+            greatest_of = partial(extreme, w, "ReduceMax", dtype=x.type.dtype, keep=1)
+            return [of_rectangles(w, x.onnx, extents, wanted, lambda part, axis: greatest_of(part, axes=[axis])), None]
         kernel = [extent // count for extent, count in zip(extents, wanted, strict=True)]
         return [w.op("MaxPool", x.onnx, kernel_shape=kernel, strides=kernel), None]
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from itertools import chain
 
 from taso_py.backend.onnx.aten.elementwise import each, operand_as
+from taso_py.backend.onnx.aten.reduction import norm_of
 from taso_py.backend.onnx.movement import reshaped
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
@@ -100,12 +101,9 @@ def _distances(w: Writer, call: OpaqueCall) -> OnnxValue:
     if power == 2 and _is_by_product(call, x, y):
         return _euclidean(w, x, y)
     apart = w.op("Sub", w.op("Unsqueeze", x.onnx, w.integers([-2])), w.op("Unsqueeze", y.onnx, w.integers([-3])))
-    last = w.integers([-1])
-    if power == math.inf:
-        return w.op("ReduceMax", w.op("Abs", apart), last, keepdims=0)
-    if power not in (1, 2):
-        raise call.refuse(f"takes a norm of order {power}")
-    return w.op(f"ReduceL{power:g}", apart, last, keepdims=0)
+    if power in (0, math.inf):
+        raise call.refuse("counts differences or takes the greatest one, with rules of its own for NaN")
+    return norm_of(w, apart, power, call.types[0].dtype, [-1], keep=0)
 
 
 def _is_by_product(call: OpaqueCall, x: OnnxOperand, y: OnnxOperand) -> bool:

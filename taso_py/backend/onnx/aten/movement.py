@@ -199,21 +199,28 @@ def _diff(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _trapezoid(w: Writer, call: OpaqueCall) -> OnnxValue:
-    """Write the integral of a line through points, whose distance is a number, or whose places are given."""
-    (type_,), y, axis = call.types, call.operand("y"), call.arguments["dim"]
-    heights = w.op("Add", *_pairs(w, operand_as(w, y, type_.dtype), axis))
-    half = w.number(0.5, type_.dtype)
-    if "dx" in call.arguments:
-        total = w.op("ReduceSum", heights, w.integers([axis]), keepdims=0)
-        return w.op("Mul", total, w.number(call.arguments["dx"] / 2, type_.dtype))
-    x = call.operand("x")
+    """Write the integral of a line through points that are equally far apart, as the sum without half of either end."""
+    (type_,), axis, end = call.types, call.arguments["dim"], w.integers([LAST])
+    y, along = operand_as(w, call.operand("y"), type_.dtype), w.integers([axis])
+    first = w.op("Slice", y, w.integers([0]), w.integers([1]), along)
+    ends = w.op("Add", first, w.op("Slice", y, w.integers([-1]), end, along))
+    total = w.op("ReduceSum", y, along, keepdims=1)
+    inside = w.op("Sub", total, w.op("Mul", ends, w.number(0.5, type_.dtype)))
+    return w.op("Squeeze", w.op("Mul", inside, w.number(call.arguments["dx"], type_.dtype)), along)
+
+
+def _trapezoid_at(w: Writer, call: OpaqueCall) -> OnnxValue:
+    """Write the integral of a line through points at given places."""
+    (type_,), y, x, axis = call.types, call.operand("y"), call.operand("x"), call.arguments["dim"]
     if x.type.rank not in (1, y.type.rank):
         raise call.refuse("has fewer axes of places than of heights")
+    heights = w.op("Add", *_pairs(w, operand_as(w, y, type_.dtype), axis))
     first, second = _pairs(w, operand_as(w, x, type_.dtype), axis if x.type.rank > 1 else 0)
     widths = w.op("Sub", second, first)
     if x.type.rank < y.type.rank:
         widths = w.op("Reshape", widths, w.integers([-1, *[1] * (y.type.rank - 1 - axis % y.type.rank)]))
-    return w.op("Mul", w.op("ReduceSum", w.op("Mul", widths, heights), w.integers([axis]), keepdims=0), half)
+    total = w.op("ReduceSum", w.op("Mul", widths, heights), w.integers([axis]), keepdims=0)
+    return w.op("Mul", total, w.number(0.5, type_.dtype))
 
 
 def _concatenated(axis: int, dims_of: Callable[[Sequence[Dim]], Sequence[Dim]]) -> OpaqueRow:
@@ -269,7 +276,8 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.repeat_interleave.self_int": _repeat_interleave,
     "aten.rot90.default": _rotated,
     "aten.diff.default": _diff,
-    **each("trapezoid.x", "trapezoid.dx", "trapz.x", "trapz.dx", row=_trapezoid),
+    **each("trapezoid.dx", "trapz.dx", row=_trapezoid),
+    **each("trapezoid.x", "trapz.x", row=_trapezoid_at),
     **each("concat.default", "concatenate.default", row=_concatenated(0, lambda dims: dims)),
     "aten.hstack.default": _concatenated(1, lambda dims: dims or [1]),
     **each("vstack.default", "row_stack.default", row=_concatenated(0, _in_a_row)),

@@ -125,22 +125,45 @@ def _with_mean(*, rooted: bool) -> OpaqueRow:
     return row
 
 
+def extreme(w: Writer, name: str, x: OnnxValue, dtype: DType, axes: Sequence[int], *, keep: int) -> OnnxValue:
+    """Write the extremes along axes, which are NaN where an element along them is: engines take them of the others.
+
+    Args:
+        w: the writer.
+        name: ``ReduceMax`` or ``ReduceMin``.
+        x: the tensor.
+        dtype: its element type.
+        axes: the axes.
+        keep: 1 if they are kept, 0 if not.
+    """
+    return or_nan(w, w.op(name, x, w.integers(axes), keepdims=keep), x, dtype, axes, keep=keep)
+
+
+def or_nan(w: Writer, found: OnnxValue, x: OnnxValue, dtype: DType, axes: Sequence[int], *, keep: int) -> OnnxValue:
+    """Write a result of a reduction, or NaN where an element along the axes is; see :func:`extreme`."""
+    if not dtype.is_floating:
+        return found
+    is_nan = w.cast(w.op("IsNaN", x), DType.I32)
+    has_nan = w.cast(w.op("ReduceMax", is_nan, w.integers(axes), keepdims=keep), DType.BOOL)
+    return w.op("Where", has_nan, w.number(math.nan, dtype), found)
+
+
 def _norm(order: str | None) -> OpaqueRow:
     """Return the row of a norm, given the name of the argument that holds its order; without one it is Euclidean."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         x, axes = operand_as(w, call.operand(), call.types[0].dtype), axes_of(call)
         power, keep = None if order is None else call.arguments[order], int(call.arguments.get("keepdim", False))
-        return _norm_of(w, x, 2 if power is None else power, call.types[0].dtype, axes, keep=keep)
+        return norm_of(w, x, 2 if power is None else power, call.types[0].dtype, axes, keep=keep)
 
     return row
 
 
-def _norm_of(w: Writer, x: OnnxValue, power: float, dtype: DType, axes: Sequence[int], *, keep: int) -> OnnxValue:
+def norm_of(w: Writer, x: OnnxValue, power: float, dtype: DType, axes: Sequence[int], *, keep: int) -> OnnxValue:
     """Write a norm of any order, of which that of order 0 counts the elements that are not zero."""
     along = w.integers(axes)
     if power in (math.inf, -math.inf):
-        return w.op("ReduceMax" if power > 0 else "ReduceMin", w.op("Abs", x), along, keepdims=keep)
+        return extreme(w, "ReduceMax" if power > 0 else "ReduceMin", w.op("Abs", x), dtype, axes, keep=keep)
     if power in (1, 2):
         return w.op(f"ReduceL{power:g}", x, along, keepdims=keep)
     if power == 0:
@@ -170,13 +193,13 @@ def _distance(w: Writer, call: OpaqueCall) -> OnnxValue:
     (type_,) = call.types
     apart = w.op("Sub", *(operand_as(w, call.operand(name), type_.dtype) for name in ("self", "other")))
     rank = max(call.operand(name).type.rank for name in ("self", "other"))
-    return _norm_of(w, apart, call.arguments["p"], type_.dtype, range(rank), keep=0)
+    return norm_of(w, apart, call.arguments["p"], type_.dtype, range(rank), keep=0)
 
 
 def _extremes(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
-    x, along, keep = call.operand(), w.integers(axes_of(call)), int(call.arguments["keepdim"])
+    x, axes, keep = call.operand(), axes_of(call), int(call.arguments["keepdim"])
     return [
-        None if w.is_unread(value) else w.op(name, x.onnx, along, keepdims=keep)
+        None if w.is_unread(value) else extreme(w, name, x.onnx, x.type.dtype, axes, keep=keep)
         for name, value in zip(("ReduceMin", "ReduceMax"), call.node.outputs, strict=True)
     ]
 
@@ -223,7 +246,7 @@ def _pairwise_distance(w: Writer, call: OpaqueCall) -> OnnxValue:
     dtype = call.types[0].dtype
     one, other = (operand_as(w, call.operand(name), dtype) for name in ("x1", "x2"))
     apart = w.op("Add", w.op("Sub", one, other), w.number(call.arguments["eps"], dtype))
-    return _norm_of(w, apart, call.arguments["p"], dtype, [-1], keep=int(call.arguments["keepdim"]))
+    return norm_of(w, apart, call.arguments["p"], dtype, [-1], keep=int(call.arguments["keepdim"]))
 
 
 ROWS: Mapping[str, OpaqueRow] = {

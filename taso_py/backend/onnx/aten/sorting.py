@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.aten.elementwise import lerped, operand_as, promoted
+from taso_py.backend.onnx.aten.reduction import or_nan
 from taso_py.backend.onnx.movement import reshaped
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
@@ -80,20 +81,11 @@ def _kth_value(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
     return [found if call.arguments["keepdim"] else w.op("Squeeze", found, w.integers([axis])), None]
 
 
-def _or_nan(w: Writer, result: OnnxValue, value: OnnxValue, axis: int, dtype: DType) -> OnnxValue:
-    """Write a result along an axis, which is kept, that is NaN where an element along that axis is."""
-    if not dtype.is_floating:
-        return result
-    is_nan = w.cast(w.op("IsNaN", value), DType.I32)
-    has_nan = w.cast(w.op("ReduceMax", is_nan, w.integers([axis]), keepdims=1), DType.BOOL)
-    return w.op("Where", has_nan, w.number(math.nan, dtype), result)
-
-
 def _median(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
     """Write the lower one of two medians; see :func:`_kth_value` for its place."""
     x, axis = call.operand(), call.arguments["dim"]
     rank = (as_number(x.type.dims[axis]) + 1) // 2 if x.type.rank else 1
-    found = _or_nan(w, _at_rank(w, call, x.onnx, x.type, axis=axis, rank=rank), x.onnx, axis, x.type.dtype)
+    found = or_nan(w, _at_rank(w, call, x.onnx, x.type, axis=axis, rank=rank), x.onnx, x.type.dtype, [axis], keep=1)
     return [found if call.arguments["keepdim"] else w.op("Squeeze", found, w.integers([axis])), None]
 
 
@@ -106,7 +98,7 @@ def _flat(w: Writer, x: OnnxOperand) -> tuple[OnnxValue, TensorType]:
 def _median_of_all(w: Writer, call: OpaqueCall) -> OnnxValue:
     value, type_ = _flat(w, call.operand())
     found = _at_rank(w, call, value, type_, axis=0, rank=(as_number(type_.dims[0]) + 1) // 2)
-    return w.op("Squeeze", _or_nan(w, found, value, 0, type_.dtype), w.integers([0]))
+    return w.op("Squeeze", or_nan(w, found, value, type_.dtype, [0], keep=1), w.integers([0]))
 
 
 def _quantile(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -138,7 +130,7 @@ def _quantile(w: Writer, call: OpaqueCall) -> OnnxValue:
             if interpolation != "midpoint":
                 weight = w.op("Reshape", weight, w.integers([-1, *[1] * (type_.rank - 1 - axis)]))
             found = lerped(w, at(low), at(w.op("Ceil", ranks)), weight, dtype)
-    found = _or_nan(w, found, value, axis, dtype)
+    found = or_nan(w, found, value, dtype, [axis], keep=1)
     if axis:
         found = w.op("Transpose", found, perm=[axis, *range(axis), *range(axis + 1, type_.rank)])
     dims = call.types[0].dims

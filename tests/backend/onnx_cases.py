@@ -61,6 +61,8 @@ def _functions() -> list[Call]:
         call("clamp.default", X, -0.3),
         call("clamp.default", X, None, 0.3),
         call("clamp.default", M, -3, 4),
+        call("clamp.default", M, None, 4),
+        *(call("clamp.default", torch.tensor([-math.inf, 1.0, math.inf]), *limits) for limits in ((0.5,), (None, 0.5))),
         call("clamp.Tensor", X, Y, Y + 1),
         call("clamp_min.default", X, 0.1),
         call("clamp_min.Tensor", X, Y),

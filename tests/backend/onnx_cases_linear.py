@@ -47,6 +47,7 @@ def _distances() -> list[Call]:
     return [
         *(call("cdist.default", x, floats(2, 5, 3, seed=1), p) for p in (1.0, 2.0, 2.5)),
         call("cdist.default", x, many),
+        call("cdist.default", torch.cat([x, x * math.nan, x * math.inf], 1), many),
         call("cdist.default", X, Y, 2.0, 1),
         call("cdist.default", many, X, 2.0, 2),
         *(call("cdist.default", nan, Y, p) for p in (1.0, 2.0, 3.0)),

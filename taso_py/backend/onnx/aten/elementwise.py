@@ -124,6 +124,8 @@ def _clamped(least: str | None = None, most: str | None = None) -> OpaqueRow:
         x = operand_as(w, call.operand(), dtype)
         low, high = (call.arguments[name] if name is not None else None for name in (least, most))
         if not isinstance(low, OnnxOperand) and not isinstance(high, OnnxOperand):
+            if dtype.is_floating:  # a limit that is left out is the greatest finite number to engines
+                low, high = -math.inf if low is None else low, math.inf if high is None else high
             limits = (None if limit is None else w.number(limit, dtype) for limit in (low, high))
             return w.op("Clip", x, *limits)
         x = x if low is None else w.op("Max", x, operand_as(w, low, dtype))

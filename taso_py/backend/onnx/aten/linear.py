@@ -121,7 +121,7 @@ def _euclidean(w: Writer, x: OnnxOperand, y: OnnxOperand) -> OnnxValue:
     right = w.op("Concat", y.onnx, ones[1], squares[1], axis=-1)
     rank = y.type.rank
     turned = w.op("Transpose", right, perm=[*range(rank - 2), rank - 1, rank - 2])
-    return w.op("Sqrt", w.op("Clip", w.op("MatMul", left, turned), w.number(0.0, dtype)))
+    return w.op("Sqrt", w.op("Max", w.number(0.0, dtype), w.op("MatMul", left, turned)))
 
 
 def _cross(w: Writer, call: OpaqueCall) -> OnnxValue:

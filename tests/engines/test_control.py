@@ -278,7 +278,8 @@ def _counting(bound: int, step: int, start: int = 0) -> Callable[..., Any]:
         (_total, True),
         (lambda s, x: torch.cond(x.sum() > 0, lambda y: y.double().exp().float(), lambda y: y + 1, (x,)), True),
         (lambda s, x: map_(lambda y, w: (y * w).argmax(), x, s.shift), False),
-        (lambda s, x: map_(lambda y, w: (y > w).sum(), x, s.shift), True),
+        (lambda s, x: map_(lambda y, w: (y > w).sum(), x, s.shift), False),
+        (lambda s, x: map_(lambda y, w: (y > w).prod(), x, s.shift), True),
     ],
 )
 def test_openvino_computes_bodies_in_the_types_that_they_state(function: Callable[..., Any], refused: bool) -> None:

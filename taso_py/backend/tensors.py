@@ -7,6 +7,7 @@ argument is plain data that the grammar can write.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -161,3 +162,8 @@ def decode(value: AttributeValue, inputs: Sequence[Any], graph: Callable[[str], 
             return [decode(item, inputs, graph) for item in value]
         case _:
             return value
+
+
+def is_power_of_two(value: object) -> bool:
+    """Return whether a divisor is a number by which floating-point numbers are divided without rounding."""
+    return isinstance(value, int | float) and abs(math.frexp(value)[0]) == 0.5

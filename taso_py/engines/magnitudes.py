@@ -31,8 +31,10 @@ LEAST, MOST = -(2**31), 2**31 - 1
 """The integers that 32 bits hold."""
 MOST_COMPARED = 2**24
 """The largest integer up to which float32 holds all."""
-PLACES = frozenset(("argmax", "argmin", "max", "min", "topk"))
+PLACES = frozenset(("argmax", "argmin", "bucketize", "max", "min", "searchsorted", "topk"))
 """ATen operators that return indices, and compare integers as floating-point numbers."""
+SUMS = frozenset(("count_nonzero", "sum"))
+"""ATen operators that add integers up, as floating-point numbers."""
 RUNNING_SUM = "cumsum"
 """The ATen operator that returns the sums of the first elements of its operand."""
 _ROUNDS = 4
@@ -40,7 +42,7 @@ _ROUNDS = 4
 
 
 def is_held(graph: Graph, weights: Mapping[str, int], most: int) -> bool:
-    """Return whether 32 bits hold all int64 values of a graph, and float32 all integers that it compares.
+    """Return whether 32 bits hold all int64 values of a graph, and float32 all integers that it compares or adds up.
 
     Args:
         graph: the graph.
@@ -62,11 +64,14 @@ class _Limits:
         self.largest = 0
         """The limit on all int64 values, those in bodies included."""
         self.compared = 0
-        """The limit on all integers that are compared for their places."""
+        """The limit on all integers that are compared for their places, or added up."""
         for node in graph.nodes:
             if isinstance(node.op, Opaque) and aten_name(node.op) in PLACES:
                 self.compared = max(self.compared, *self._given(node), 0)
-            for value, limit in zip(node.outputs, self._limits(node), strict=True):
+            limits = self._limits(node)
+            if isinstance(node.op, Opaque) and aten_name(node.op) in SUMS and node.types[0].dtype in WHOLE:
+                self.compared = max(self.compared, *limits)
+            for value, limit in zip(node.outputs, limits, strict=True):
                 if value.type.dtype is DType.I64:
                     self._known[value] = limit
                     self.largest = max(self.largest, limit)
@@ -93,9 +98,12 @@ class _Limits:
         given = self._given(node)
         if isinstance(op, Add | Sub | Mul):
             return prod(given) if isinstance(op, Mul) else sum(given)
-        if isinstance(op, Opaque) and aten_name(op) in (*PLACES, RUNNING_SUM):
-            elements = MOST if node.inputs[0].type.open else node.inputs[0].type.elements
-            given = [elements * max([1, *given])] if aten_name(op) == RUNNING_SUM else [*given, elements]
+        if isinstance(op, Opaque) and aten_name(op) in (*PLACES, *SUMS, RUNNING_SUM):
+            elements = max(MOST if value.type.open else value.type.elements for value in node.inputs)
+            if aten_name(op) in PLACES:
+                given = [*given, elements]
+            else:
+                given = [elements * (1 if aten_name(op) == "count_nonzero" else max([1, *given]))]
         numbers = [MOST if isinstance(number, Poly) else abs(number) for number in numbers_in(op)]
         return ceil(max([1, *given, *numbers]))
 

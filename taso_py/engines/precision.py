@@ -1,9 +1,13 @@
 """Operators that OpenVINO's CPU plugin would compute in another element type than the graph states.
 
 It computes float64 in float32 and int64 in int32, and sums and products of short integers saturate where PyTorch's wrap
-around. It compares integers in float32. Operators that only move such values are exact. So are sums and products of
-int64 if 32 bits hold them, as where a model counts tokens, and places of extremes if float32 holds what is compared.
-How large operands may be for that is derived from the graph (:mod:`taso_py.engines.magnitudes`).
+around. It compares integers in float32, and adds them up along axes in it. Operators that only move such values are
+exact. So are sums and products of int64 if 32 bits hold them, as where a model counts tokens, and places of extremes
+and sums along axes if float32 holds what is compared or added up. Results that nothing reads are not computed. How
+large operands may be for that is derived from the graph (:mod:`taso_py.engines.magnitudes`).
+
+It computes the remainder of floating-point numbers from a rounded quotient, so that 1 % 0.1 is 0. It sorts equal
+elements into an order of its own, and NaN anywhere.
 
 It computes float16 in float32, which loses nothing but where a cast to float16 is there to round: what is cast there
 and back again would stay as it was.
@@ -20,7 +24,8 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.guard import ArgumentError
-from taso_py.engines.magnitudes import LEAST, MOST, PLACES, RUNNING_SUM, WHOLE, aten_name, is_held, numbers_in
+from taso_py.backend.tensors import is_power_of_two
+from taso_py.engines.magnitudes import LEAST, MOST, PLACES, RUNNING_SUM, SUMS, WHOLE, aten_name, is_held, numbers_in
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Weight
@@ -53,6 +58,7 @@ _MOVING_ATEN = frozenset(
         "new_full",
         "new_ones",
         "new_zeros",
+        "one_hot",
         "ones",
         "ones_like",
         "pad",
@@ -72,6 +78,10 @@ _MOVING_ATEN = frozenset(
     ]
 )
 """ATen operators whose integer results are elements of their operands, or constants in the graph."""
+_FLOORING_ATEN = frozenset({"floor_divide", "fmod", "remainder"})
+"""ATen operators that need to know on which side of an integer a quotient is."""
+_SORTING_ATEN = frozenset({"argsort", "kthvalue", "msort", "sort"})
+"""ATen operators whose results show the order of equal elements, and NaN among them."""
 _CASTING_ATEN = frozenset({"_to_copy", "to"})
 """ATen operators that may cast."""
 _CARRYING = ("higher_order.while_loop", "higher_order.scan")
@@ -115,6 +125,8 @@ def _magnitude(tensor: Tensor) -> int:
 
 
 def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
+    read = {value for inner in graphs_in(graph) for node in inner.nodes for value in node.inputs}
+    read.update(value for inner in graphs_in(graph) for value in inner.outputs)
     for node in (node for inner in graphs_in(graph) for node in inner.nodes):
         if any(type_.dtype is DType.F64 for type_ in node.types):
             yield "OpenVINO computes f64 in f32"
@@ -124,7 +136,12 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
         beyond = next(filter(_is_beyond, _integers(node)), None)
         if beyond is not None:
             yield f"OpenVINO computes integers in 32 bits, and {beyond} is larger"
-        dtype = next((type_.dtype for type_ in node.types if type_.dtype in WHOLE), None)
+        if isinstance(node.op, Opaque) and aten_name(node.op) in _SORTING_ATEN:
+            yield f"OpenVINO orders equal elements otherwise than {node.op.target}"
+        if isinstance(node.op, Opaque) and _divides(node.op) and node.types[0].dtype.is_floating:
+            yield f"OpenVINO rounds the quotients of {node.op.target}"
+        wanted = (value.type.dtype for value in node.outputs if value in read or not isinstance(node.op, Opaque))
+        dtype = next(filter(WHOLE.__contains__, wanted), None)
         if dtype is not None and not _is_exact(node, dtype):
             what = getattr(node.op, "target", node.op.name)
             yield f"OpenVINO computes {what} of {dtype} with a different overflow"
@@ -132,6 +149,13 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
         yield "OpenVINO computes f16 in f32, where a cast to f16 and back does not round"
     if most_given(graph, weights) is None:
         yield "OpenVINO computes i64 in 32 bits and compares integers in f32, which might not hold them"
+
+
+def _divides(op: Opaque) -> bool:
+    """Return whether a call gives a remainder, or a quotient rounded down, of division that may round."""
+    name, keywords = aten_name(op), dict(op.keywords)
+    floors = name in _FLOORING_ATEN or (name in ("div", "divide") and keywords.get("rounding_mode") == "text:floor")
+    return floors and not is_power_of_two(op.arguments[1])
 
 
 def _integers(node: Node) -> Iterator[float]:
@@ -154,8 +178,9 @@ def _is_exact(node: Node, dtype: DType) -> bool:
         name = aten_name(op)
         if name in PLACES:
             return True  # what is compared is looked at
-        if name == RUNNING_SUM:
-            return dtype in (DType.I32, DType.I64) and node.inputs[0].type.dtype in (DType.BOOL, *WHOLE)
+        if name == RUNNING_SUM or name in SUMS:
+            is_whole = name == "count_nonzero" or node.inputs[0].type.dtype in (DType.BOOL, *WHOLE)
+            return is_whole and dtype in (DType.I32, DType.I64)
         return name in _MOVING_ATEN or (name in _CASTING_ATEN and _is_cast_exact(node, dtype))
     if isinstance(op, Add | Sub | Mul):
         return dtype in (DType.I32, DType.I64)

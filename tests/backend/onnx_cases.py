@@ -3,92 +3,36 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from taso_py.backend.schema import overload_named
-from taso_py.backend.tensors import NO_TENSOR, encode, tensor_type
-from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, make
-from taso_py.ir.operator import Input, Ref, Weight
-from taso_py.ops.opaque import Opaque
-
-
-def floats(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def positive(*shape: int) -> Tensor:
-    return floats(*shape).abs() + 0.5
-
-
-def integers(*shape: int, below: int = 5, seed: int = 0) -> Tensor:
-    return torch.randint(below, shape, generator=torch.Generator().manual_seed(seed))
-
-
-def signed(*shape: int) -> Tensor:
-    return integers(*shape, below=21) - 10
-
-
-def booleans(*shape: int, seed: int = 0) -> Tensor:
-    return floats(*shape, seed=seed) > 0
-
-
-@dataclass
-class Call:
-    target: str
-    args: Sequence[Any]
-    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
-    read: int | None = None
-    """How many of the results are read, if not all."""
-
-
-def call(target: str, *args: Any, **kwargs: Any) -> Call:
-    return Call(f"aten.{target}", args, kwargs)
-
-
-def first(given: Call) -> Call:
-    """The call, with its first result read only."""
-    return replace(given, read=1)
-
-
-def graph_of(
-    given: Call, weights: Sequence[int] = ()
-) -> tuple[Graph, list[Tensor], dict[str, Tensor], list[Tensor | None]]:
-    """The graph of one call, its inputs, its weights and the results; ``weights`` says which tensors are that."""
-    inputs: list[Tensor] = []
-    nodes: list[Node] = []
-
-    def reference(argument: Any) -> Any:
-        if isinstance(argument, Tensor):
-            kind = Weight if len(inputs) in weights else Input
-            nodes.append(make(kind(f"x{len(inputs)}", tensor_type(argument))))
-            inputs.append(argument)
-            return Ref(len(inputs) - 1)
-        if isinstance(argument, list | tuple):
-            return [reference(item) for item in argument]
-        return argument
-
-    arguments = encode([reference(argument) for argument in given.args])
-    keywords = tuple((name, encode(reference(argument))) for name, argument in given.kwargs.items())
-    result = overload_named(given.target)(*given.args, **given.kwargs)
-    results = list(result) if isinstance(result, list | tuple) else [result]
-    types = tuple(NO_TENSOR if tensor is None else tensor_type(tensor) for tensor in results)
-    assert isinstance(arguments, tuple)
-    node = make(Opaque(given.target, arguments, types, keywords), [operand.value for operand in nodes])
-    free = tuple(operand for operand in nodes if isinstance(operand.op, Input))
-    graph = Graph(free, node.outputs[: given.read])
-    held = {f"x{place}": inputs[place] for place in weights}
-    return graph, [tensor for place, tensor in enumerate(inputs) if place not in weights], held, results[: given.read]
-
-
-X, Y, P = floats(2, 3), floats(2, 3, seed=1), positive(2, 3)
-M, J, B, C = signed(2, 3), integers(2, 3) + 1, booleans(2, 3), booleans(2, 3, seed=1)
-IMAGE = floats(2, 4, 7, 6)
+from tests.backend import (
+    onnx_cases_functions,
+    onnx_cases_images,
+    onnx_cases_linear,
+    onnx_cases_losses,
+    onnx_cases_moves,
+    onnx_cases_order,
+)
+from tests.backend.onnx_calls import (
+    IMAGE,
+    B,
+    C,
+    Call,
+    J,
+    M,
+    P,
+    X,
+    Y,
+    booleans,
+    call,
+    first,
+    floats,
+    integers,
+    positive,
+)
 
 
 def _functions() -> list[Call]:
@@ -117,6 +61,8 @@ def _functions() -> list[Call]:
         call("clamp.default", X, -0.3),
         call("clamp.default", X, None, 0.3),
         call("clamp.default", M, -3, 4),
+        call("clamp.default", M, None, 4),
+        *(call("clamp.default", torch.tensor([-math.inf, 1.0, math.inf]), *limits) for limits in ((0.5,), (None, 0.5))),
         call("clamp.Tensor", X, Y, Y + 1),
         call("clamp_min.default", X, 0.1),
         call("clamp_min.Tensor", X, Y),
@@ -205,7 +151,6 @@ def _comparisons() -> list[Call]:
         call("masked_fill.Scalar", X, B, -math.inf),
         call("masked_fill.Tensor", X, B, torch.tensor(3.0)),
         call("threshold.default", torch.tensor([-1.0, 0.5, 0.6, math.nan]), 0.5, -3.0),
-        call("outer.default", X[0], Y[:, 0]),
         call("lerp.Scalar", X, Y, 0.3),
         call("lerp.Scalar", 1e8 * X, Y, 1.0),
         call("lerp.Tensor", 1e8 * X, Y, torch.tensor([0.0, 1.0, 1.0])),
@@ -222,6 +167,7 @@ def _reductions() -> list[Call]:
         found += [call(f"{name}.default", B), call(f"{name}.dim", B, 1), call(f"{name}.dims", B, [0, 1], True)]
     for name in ("max", "min"):
         found += [call(f"{name}.default", x), call(f"{name}.dim", x, 1), call(f"{name}.dim", x, -1, True)]
+        found.append(first(call(f"{name}.dim", x, 0)))
         found += [
             call(f"arg{name}.default", x),
             call(f"arg{name}.default", x, 1),
@@ -478,6 +424,12 @@ def _step(name: str, *, biases: bool) -> Call:
 
 
 CASES = [
+    *onnx_cases_functions.CASES,
+    *onnx_cases_images.CASES,
+    *onnx_cases_linear.CASES,
+    *onnx_cases_losses.CASES,
+    *onnx_cases_moves.CASES,
+    *onnx_cases_order.CASES,
     *_functions(),
     *_arithmetic(),
     *_comparisons(),

@@ -46,7 +46,13 @@ COMPUTED: dict[str, tuple[Callable[..., Any], Sequence[Tensor]]] = {
     "channels last": (lambda a: a * 2, (torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last),)),
     "a number": (lambda a: a * 2, (torch.tensor(3.0),)),
     "truth values": (lambda a: (~a, a > 0), (X > 0,)),
-    "places": (lambda a, ids: (a[ids], a.argmax(1), ids), (X, IDS)),
+    "places": (lambda a, ids: (a[ids], a.argmax(1), ids, torch.nn.functional.one_hot(ids, 3)), (X, IDS)),
+    "a remainder by a power of two": (lambda a: (a % 0.5, a // 2, torch.fmod(a, -4)), (X,)),
+    "maxima without their places": (
+        lambda a: torch.nn.functional.adaptive_max_pool1d(a[None], 3),
+        (X,),
+    ),
+    "looked up": (lambda a: torch.searchsorted(torch.tensor([-1.0, 0.0, 1.0]), a), (X,)),
     "int32": (lambda a: a * 3 - 1, (torch.tensor([2**31 - 1, 5], dtype=torch.int32),)),
     "uint8": (lambda a: torch.cat([a, a]), (torch.tensor([255, 5], dtype=torch.uint8),)),
     "half": (lambda a: a.relu() + 1, (X.half(),)),
@@ -83,7 +89,7 @@ def test_results_are_the_callers_own(engine: SessionEngine) -> None:
 REFUSED: dict[str, tuple[Callable[..., Any], Sequence[Tensor], str]] = {
     "complex": (lambda a: (a * 1j).real, (X,), "c64"),
     "no elements": (lambda a: a + 1, (X[:0],), r"without elements \(f32\[0,4\]\)"),
-    "no row": (lambda a: a.sort()[0], (X,), r"aten\.sort\.default has no row"),
+    "no row": (lambda a: a.lgamma(), (X,), r"aten\.lgamma\.default has no row"),
     "draws": (lambda a: a + torch.rand_like(a), (X,), "draws random numbers"),
     "a view of what is expanded": (lambda a: (a, a + 1), (X[:1].expand(3, 4),), "elements share memory"),
 }
@@ -130,6 +136,14 @@ OTHER_PRECISION: dict[str, tuple[Callable[..., Any], Tensor, str]] = {
     "to an integer": (lambda a: a.long(), X, "of i64 with a different overflow"),
     "of integers": (lambda a: a.amax(), torch.arange(9, dtype=torch.int32), "of i32 with a different overflow"),
     "places of integers": (lambda a: a.argmax(), torch.arange(9, dtype=torch.int32), "might not hold them"),
+    "a remainder": (lambda a: a % 0.1, X, "rounds the quotients of aten.remainder"),
+    "a quotient rounded down": (
+        lambda a: torch.div(a, 0.1, rounding_mode="floor"),
+        X,
+        "rounds the quotients of aten.div",
+    ),
+    "sorted": (lambda a: a.argsort(), X.round(), "orders equal elements otherwise than"),
+    "sorted values": (lambda a: a.sort()[0], X, "orders equal elements otherwise than"),
     "a weight": (lambda a: torch.where(a, torch.tensor([2**40, 1]), 0), X[0, :2] > 0, "has larger ones"),
     "a number": (lambda a: torch.where(a, 2**40, 1), X > 0, "1099511627776 is larger"),
 }
@@ -158,6 +172,9 @@ COUNTING: dict[str, tuple[Callable[..., Any], int]] = {
     "in rows": (lambda a: a * 100 + a.unsqueeze(1), 2**24),
     "squared": (lambda a: a * a.flip(0), 2**15),
     "added up": (lambda a: a.cumsum(0), 2**24),
+    "in a sum": (lambda a: a.sum(), 2**15),
+    "where they are not 1, in a sum": (lambda a: (a != 1).sum() + a.count_nonzero(), 2**31 - 1),
+    "looked up": (lambda a: torch.bucketize(a, torch.tensor([-2, 0, 3])), 2**24),
     "where they are not 1, counted": (lambda a: torch.cumsum((a != 1).int(), 0).type_as(a) + 2, 2**31 - 1),
     "the place of the largest": (lambda a: a.int().argmax(), 2**24),
     "the first place of a positive one": (lambda a: (a > 0).int().argmax(), 2**31 - 1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -122,13 +122,33 @@ def adaptive_average(w: Writer, x: OnnxValue, extents: Sequence[Dim], windows: S
     if all(size % count == 0 for size, count in zip(sizes, counts, strict=True)):
         kernel = [size // count for size, count in zip(sizes, counts, strict=True)]
         return w.op("AveragePool", x, kernel_shape=kernel, strides=kernel)
-    # A window is a rectangle, so the mean over it is that over its columns of those over its rows.
-    for axis, size, count in zip(axes, sizes, counts, strict=True):
+    return of_rectangles(w, x, sizes, counts, lambda part, axis: w.op("ReduceMean", part, w.integers([axis])))
+
+
+def of_rectangles(
+    w: Writer,
+    x: OnnxValue,
+    extents: Sequence[int],
+    windows: Sequence[int],
+    reduced: Callable[[OnnxValue, int], OnnxValue],
+) -> OnnxValue:
+    """Write a reduction over windows that divide the last axes as evenly as they can.
+
+    A window is a rectangle, so the mean over it is that over its columns of those over its rows; so are extremes.
+
+    Args:
+        w: the writer.
+        x: the tensor.
+        extents: the sizes of its last axes.
+        windows: how many windows there are for each of them.
+        reduced: writes the reduction of a part along an axis, which it keeps.
+    """
+    for axis, size, count in zip(range(-len(extents), 0), extents, windows, strict=True):
         along = w.integers([axis])
         parts: list[OnnxValue] = []
         for i in range(count):
             start, stop = w.integers([i * size // count]), w.integers([-(-(i + 1) * size // count)])
-            parts.append(w.op("ReduceMean", w.op("Slice", x, start, stop, along), along))
+            parts.append(reduced(w.op("Slice", x, start, stop, along), axis))
         x = w.op("Concat", *parts, axis=axis)
     return x
 

@@ -158,6 +158,10 @@ class Writer:
         """Return whether a value is not an output of our graph, and all its readers are allowed."""
         return value not in self._graph.outputs and all(map(allowed, self._graph.users[value.node]))
 
+    def is_unread(self, value: Value) -> bool:
+        """Return whether a value is not an output of our graph, and no node reads it."""
+        return self.is_read_only_as(value, lambda reader: value not in reader.inputs)
+
     def weight(self, op: Weight, *, transposed: bool = False) -> OnnxValue:
         """Return a weight as an initializer, which shares the tensor's memory; a matrix may be transposed."""
         tensor = self._weights[op.key]

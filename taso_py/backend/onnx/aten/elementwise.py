@@ -15,7 +15,7 @@ from torch import Tensor
 from taso_py.backend.onnx.elementwise import log1p
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer
-from taso_py.backend.tensors import TORCH_DTYPES, ir_dtype
+from taso_py.backend.tensors import TORCH_DTYPES, ir_dtype, is_power_of_two
 from taso_py.ir.size import Poly, at_example
 from taso_py.ir.types import DType
 
@@ -25,6 +25,11 @@ def operand_as(w: Writer, argument: Any, dtype: DType) -> OnnxValue:
     if not isinstance(argument, OnnxOperand):
         return w.number(argument, dtype)
     return argument.onnx if argument.type.dtype is dtype else w.cast(argument.onnx, dtype)
+
+
+def each(*names: str, row: OpaqueRow) -> Mapping[str, OpaqueRow]:
+    """Return one row for several overloads, by their names."""
+    return {f"aten.{name}": row for name in names}
 
 
 def promoted(*arguments: Any) -> DType:
@@ -119,6 +124,8 @@ def _clamped(least: str | None = None, most: str | None = None) -> OpaqueRow:
         x = operand_as(w, call.operand(), dtype)
         low, high = (call.arguments[name] if name is not None else None for name in (least, most))
         if not isinstance(low, OnnxOperand) and not isinstance(high, OnnxOperand):
+            if dtype.is_floating:  # a limit that is left out is the greatest finite number to engines
+                low, high = -math.inf if low is None else low, math.inf if high is None else high
             limits = (None if limit is None else w.number(limit, dtype) for limit in (low, high))
             return w.op("Clip", x, *limits)
         x = x if low is None else w.op("Max", x, operand_as(w, low, dtype))
@@ -207,10 +214,30 @@ def _divided(w: Writer, call: OpaqueCall) -> OnnxValue:
     if mode is None:
         return w.op("Div", left, right)
     if dtype.is_floating:
+        if mode == "floor" and not is_power_of_two(call.arguments["other"]):
+            return _floored(w, left, right, dtype)
         quotient = w.op("Div", left, right)
         return w.op("Floor", quotient) if mode == "floor" else _towards_zero(w, quotient)
     # ONNX divides integers towards zero, and a remainder has the divisor's sign.
     return w.op("Div", w.op("Sub", left, w.op("Mod", left, right)) if mode == "floor" else left, right)
+
+
+def _floored(w: Writer, left: OnnxValue, right: OnnxValue, dtype: DType) -> OnnxValue:
+    """Write the largest integer that is not above a quotient, even if that is rounded up to an integer."""
+    rest, wrong = _rest(w, left, right, dtype)
+    quotient, one = w.op("Div", w.op("Sub", left, rest), right), w.number(1.0, dtype)
+    quotient = w.op("Where", wrong, w.op("Sub", quotient, one), quotient)
+    floor = w.op("Floor", quotient)
+    is_less = w.op("Less", w.number(0.5, dtype), w.op("Sub", quotient, floor))
+    floor = w.op("Where", is_less, w.op("Add", floor, one), floor)
+    return w.op("Where", w.op("Equal", right, w.number(0.0, dtype)), w.op("Div", left, right), floor)
+
+
+def _rest(w: Writer, left: OnnxValue, right: OnnxValue, dtype: DType) -> tuple[OnnxValue, OnnxValue]:
+    """Write the remainder of division towards zero, which has the dividend's sign, and whether another was wanted."""
+    rest, zero = w.op("Mod", left, right, fmod=1), w.number(0.0, dtype)
+    differs = w.op("Xor", w.op("Less", rest, zero), w.op("Less", right, zero))
+    return rest, w.op("And", differs, w.op("Not", w.op("Equal", rest, zero)))
 
 
 def _remainder(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -218,10 +245,7 @@ def _remainder(w: Writer, call: OpaqueCall) -> OnnxValue:
     left, right = (operand_as(w, call.arguments[key], dtype) for key in ("self", "other"))
     if not dtype.is_floating:
         return w.op("Mod", left, right)
-    # The remainder of division towards zero has the dividend's sign; if that is not the divisor's, add the divisor.
-    rest, zero = w.op("Mod", left, right, fmod=1), w.number(0.0, dtype)
-    differs = w.op("Xor", w.op("Less", rest, zero), w.op("Less", right, zero))
-    wrong = w.op("And", differs, w.op("Not", w.op("Equal", rest, zero)))
+    rest, wrong = _rest(w, left, right, dtype)
     return w.op("Where", wrong, w.op("Add", rest, right), rest)
 
 
@@ -266,9 +290,24 @@ def _addc(name: str) -> OpaqueRow:
 
 
 def _lerp(w: Writer, call: OpaqueCall) -> OnnxValue:
-    """Write a weighted mean from the end that is nearer, as PyTorch computes it, so that either end is met exactly."""
     dtype, given = call.types[0].dtype, call.arguments["weight"]
     start, end, weight = (operand_as(w, call.arguments[key], dtype) for key in ("self", "end", "weight"))
+    return lerped(w, start, end, weight, dtype, given=None if isinstance(given, OnnxOperand) else given)
+
+
+def lerped(
+    w: Writer, start: OnnxValue, end: OnnxValue, weight: OnnxValue, dtype: DType, given: float | None = None
+) -> OnnxValue:
+    """Write a weighted mean from the end that is nearer, as PyTorch computes it, so that either end is met exactly.
+
+    Args:
+        w: the writer.
+        start: the value for the weight 0.
+        end: the value for the weight 1.
+        weight: the weight.
+        dtype: the element type of all three.
+        given: the weight, if it is known.
+    """
     way = w.op("Sub", end, start)
 
     def from_start() -> OnnxValue:
@@ -277,15 +316,9 @@ def _lerp(w: Writer, call: OpaqueCall) -> OnnxValue:
     def from_end() -> OnnxValue:
         return w.op("Sub", end, w.op("Mul", w.op("Sub", w.number(1.0, dtype), weight), way))
 
-    if not isinstance(given, OnnxOperand):
+    if given is not None:
         return from_start() if abs(given) < 0.5 else from_end()
     return w.op("Where", w.op("Less", w.op("Abs", weight), w.number(0.5, dtype)), from_start(), from_end())
-
-
-def _outer(w: Writer, call: OpaqueCall) -> OnnxValue:
-    dtype = call.types[0].dtype
-    column, row = (operand_as(w, call.operand(name), dtype) for name in ("self", "vec2"))
-    return w.op("Mul", w.op("Unsqueeze", column, w.integers([1])), row)
 
 
 def _threshold(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -299,16 +332,11 @@ def _glu(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("Mul", value, w.op("Sigmoid", gate))
 
 
-def _each(*names: str, row: OpaqueRow) -> Mapping[str, OpaqueRow]:
-    """Return one row for several overloads."""
-    return {f"aten.{name}": row for name in names}
-
-
 ROWS: Mapping[str, OpaqueRow] = {
     "aten.hardtanh.default": _clamped("min_val", "max_val"),
-    **_each("clamp.default", "clamp.Tensor", row=_clamped("min", "max")),
-    **_each("clamp_min.default", "clamp_min.Tensor", row=_clamped("min")),
-    **_each("clamp_max.default", "clamp_max.Tensor", row=_clamped(None, "max")),
+    **each("clamp.default", "clamp.Tensor", row=_clamped("min", "max")),
+    **each("clamp_min.default", "clamp_min.Tensor", row=_clamped("min")),
+    **each("clamp_max.default", "clamp_max.Tensor", row=_clamped(None, "max")),
     "aten.elu.default": _elu,
     "aten.celu.default": _celu,
     "aten.softplus.default": _softplus,
@@ -316,7 +344,7 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.relu.default": _function("Relu"),
     "aten.threshold.default": _threshold,
     "aten.glu.default": _glu,
-    **_each("prelu.default", "_prelu_kernel.default", row=_prelu),
+    **each("prelu.default", "_prelu_kernel.default", row=_prelu),
     **{
         f"aten.{ours}.default": _function(theirs)
         for ours, theirs in {
@@ -341,6 +369,14 @@ ROWS: Mapping[str, OpaqueRow] = {
             "erf": "Erf",
             "reciprocal": "Reciprocal",
             "sign": "Sign",
+            "absolute": "Abs",
+            "negative": "Neg",
+            "arcsin": "Asin",
+            "arccos": "Acos",
+            "arctan": "Atan",
+            "arcsinh": "Asinh",
+            "arccosh": "Acosh",
+            "arctanh": "Atanh",
         }.items()
     },
     "aten.log1p.default": _log1p,
@@ -349,29 +385,38 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.floor.default": _rounded("Floor"),
     "aten.ceil.default": _rounded("Ceil"),
     "aten.round.default": _rounded("Round"),
-    "aten.trunc.default": _trunc,
+    **each("trunc.default", "fix.default", row=_trunc),
     "aten.isnan.default": lambda w, call: w.op("IsNaN", call.operand().onnx),
     "aten.isinf.default": _is_infinite,
-    **_each("add.Tensor", "add.Scalar", row=_sum_with_factor("Add")),
-    **_each("sub.Tensor", "sub.Scalar", row=_sum_with_factor("Sub")),
-    **_each("mul.Tensor", "mul.Scalar", row=_binary("Mul")),
-    **_each(
+    **each("add.Tensor", "add.Scalar", row=_sum_with_factor("Add")),
+    **each("sub.Tensor", "sub.Scalar", "subtract.Tensor", row=_sum_with_factor("Sub")),
+    **each("mul.Tensor", "mul.Scalar", "multiply.Tensor", row=_binary("Mul")),
+    **each(
         "div.Tensor",
         "div.Scalar",
+        "divide.Tensor",
+        "true_divide.Tensor",
         row=_binary("Div"),
     ),
-    **_each("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default", "floor_divide.Scalar", row=_divided),
-    **_each("remainder.Tensor", "remainder.Scalar", row=_remainder),
-    **_each("fmod.Tensor", "fmod.Scalar", row=_fmod),
-    **_each("maximum.default", row=_binary("Max")),
-    **_each("minimum.default", row=_binary("Min")),
-    **_each("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", row=_pow("self", "exponent")),
-    **_each("eq.Tensor", "eq.Scalar", row=_compared("Equal")),
-    **_each("ne.Tensor", "ne.Scalar", row=_compared("Equal", inverted=True)),
-    **_each("lt.Tensor", "lt.Scalar", row=_compared("Less")),
-    **_each("le.Tensor", "le.Scalar", row=_compared("LessOrEqual")),
-    **_each("gt.Tensor", "gt.Scalar", row=_compared("Greater")),
-    **_each("ge.Tensor", "ge.Scalar", row=_compared("GreaterOrEqual")),
+    **each(
+        "div.Tensor_mode",
+        "div.Scalar_mode",
+        "divide.Tensor_mode",
+        "floor_divide.default",
+        "floor_divide.Scalar",
+        row=_divided,
+    ),
+    **each("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", row=_remainder),
+    **each("fmod.Tensor", "fmod.Scalar", row=_fmod),
+    **each("maximum.default", row=_binary("Max")),
+    **each("minimum.default", row=_binary("Min")),
+    **each("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", row=_pow("self", "exponent")),
+    **each("eq.Tensor", "eq.Scalar", row=_compared("Equal")),
+    **each("ne.Tensor", "ne.Scalar", "not_equal.Tensor", "not_equal.Scalar", row=_compared("Equal", inverted=True)),
+    **each("lt.Tensor", "lt.Scalar", "less.Tensor", "less.Scalar", row=_compared("Less")),
+    **each("le.Tensor", "le.Scalar", "less_equal.Tensor", "less_equal.Scalar", row=_compared("LessOrEqual")),
+    **each("gt.Tensor", "gt.Scalar", "greater.Tensor", "greater.Scalar", row=_compared("Greater")),
+    **each("ge.Tensor", "ge.Scalar", "greater_equal.Tensor", "greater_equal.Scalar", row=_compared("GreaterOrEqual")),
     **{
         f"aten.{stem}.{kind}": _bitwise(theirs)
         for ours, theirs in {"and": "And", "or": "Or", "xor": "Xor"}.items()
@@ -381,10 +426,9 @@ ROWS: Mapping[str, OpaqueRow] = {
     **{f"aten.logical_{theirs.lower()}.default": _logical(theirs) for theirs in ("And", "Or", "Xor")},
     "aten.bitwise_not.default": _bitwise_not,
     "aten.logical_not.default": _logical_not,
-    **_each("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar", row=_where),
-    **_each("masked_fill.Scalar", "masked_fill.Tensor", row=_masked_fill),
-    **_each("lerp.Scalar", "lerp.Tensor", row=_lerp),
-    "aten.outer.default": _outer,
+    **each("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar", row=_where),
+    **each("masked_fill.Scalar", "masked_fill.Tensor", row=_masked_fill),
+    **each("lerp.Scalar", "lerp.Tensor", row=_lerp),
     "aten.addcmul.default": _addc("Mul"),
     "aten.addcdiv.default": _addc("Div"),
 }

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 
-from taso_py.backend.onnx.movement import resize_scales, upsampled
+from taso_py.backend.onnx.aten.reduction import extreme
+from taso_py.backend.onnx.movement import reshaped, resize_scales, upsampled
 from taso_py.backend.onnx.normalization import group_normalized, instance_normalized
-from taso_py.backend.onnx.pooling import Windows, adaptive_average, average, greatest, pooled_mean
+from taso_py.backend.onnx.pooling import Windows, adaptive_average, average, greatest, of_rectangles, pooled_mean
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
+from taso_py.backend.tensors import TORCH_DTYPES
+from taso_py.ir.types import TensorType
 
 
-def _each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
+def each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
     """Return one number per axis; PyTorch accepts a single one for all."""
     if isinstance(given, int):
         return [given] * rank
@@ -26,12 +30,12 @@ def _each_axis(given: Sequence[int] | int, rank: int) -> list[int]:
 def _windows(call: OpaqueCall, rank: int) -> Windows:
     """Return the windows of a pooling call."""
     arguments = call.arguments
-    kernel = _each_axis(arguments["kernel_size"], rank)
+    kernel = each_axis(arguments["kernel_size"], rank)
     return Windows(
         kernel,
-        _each_axis(arguments["stride"], rank) if arguments["stride"] else kernel,
-        _each_axis(arguments["padding"], rank),
-        _each_axis(arguments.get("dilation", 1), rank),
+        each_axis(arguments["stride"], rank) if arguments["stride"] else kernel,
+        each_axis(arguments["padding"], rank),
+        each_axis(arguments.get("dilation", 1), rank),
         extents=call.operand().type.dims[-rank:],
         counts=call.types[0].dims[-rank:],
     )
@@ -75,14 +79,26 @@ def _adaptive(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 def _adaptive_max(rank: int) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
-        x, wanted = call.operand(), _each_axis(call.arguments["output_size"], rank)
+        x, wanted = call.operand(), each_axis(call.arguments["output_size"], rank)
         extents = [as_number(dim) for dim in x.type.dims[-rank:]]
         if any(extent % count for extent, count in zip(extents, wanted, strict=True)) or x.type.rank != rank + 2:
-            raise call.refuse("takes maxima over windows of different sizes")
+            greatest_of = partial(extreme, w, "ReduceMax", dtype=x.type.dtype, keep=1)
+            return [of_rectangles(w, x.onnx, extents, wanted, lambda part, axis: greatest_of(part, axes=[axis])), None]
         kernel = [extent // count for extent, count in zip(extents, wanted, strict=True)]
         return [w.op("MaxPool", x.onnx, kernel_shape=kernel, strides=kernel), None]
 
     return row
+
+
+def _padding(call: OpaqueCall, axes: int, kernel: Sequence[int]) -> list[int]:
+    """Return the padding before and behind an image; of an odd one by name, the greater part is behind."""
+    padding = call.arguments["padding"]
+    if not isinstance(padding, str):
+        return each_axis(padding, axes) * 2
+    if padding == "valid":
+        return [0] * (2 * axes)
+    sums = [d * (k - 1) for d, k in zip(each_axis(call.arguments["dilation"], axes), kernel, strict=True)]
+    return [*(total // 2 for total in sums), *(total - total // 2 for total in sums)]
 
 
 def _convolution(rank: int | None = None, *, transposed: bool = False) -> OpaqueRow:
@@ -91,23 +107,20 @@ def _convolution(rank: int | None = None, *, transposed: bool = False) -> Opaque
         x, weight = call.operand("input"), call.operand("weight")
         axes = rank or weight.type.rank - 2
         bias = call.optional("bias")
-        padding = arguments["padding"]
-        if isinstance(padding, str):
-            raise call.refuse(f"pads by the name {padding}")
+        pads = _padding(call, axes, [as_number(dim) for dim in weight.type.dims[2:]])
         is_batched = x.type.rank == axes + 2
         given = x.onnx if is_batched else w.op("Unsqueeze", x.onnx, w.integers([0]))
-        pads = _each_axis(padding, axes)
         backwards = transposed or bool(arguments.get("transposed"))
         result = w.op(
             "ConvTranspose" if backwards else "Conv",
             given,
             weight.onnx,
             bias.onnx if bias is not None else None,
-            strides=_each_axis(arguments["stride"], axes),
-            pads=[*pads, *pads],
-            dilations=_each_axis(arguments["dilation"], axes),
+            strides=each_axis(arguments["stride"], axes),
+            pads=pads,
+            dilations=each_axis(arguments["dilation"], axes),
             group=as_number(arguments["groups"]),
-            output_padding=_each_axis(arguments["output_padding"], axes) if backwards else None,
+            output_padding=each_axis(arguments["output_padding"], axes) if backwards else None,
         )
         return result if is_batched else w.op("Squeeze", result, w.integers([0]))
 
@@ -162,43 +175,73 @@ def _factors(call: OpaqueCall, rank: int) -> list[Any]:
     return [call.arguments[name] for name in names]
 
 
-def _nearest(w: Writer, call: OpaqueCall) -> OnnxValue:
-    """Write nearest-neighbour resizing with the indices that PyTorch uses."""
-    x = call.operand("input" if "input" in call.arguments else "self")
-    rank = x.type.rank - 2
-    before = [as_number(dim) for dim in x.type.dims[-rank:]]
-    after = [as_number(dim) for dim in call.types[0].dims[-rank:]]
-    factors = _factors(call, rank)
-    places = [_nearest_places(b, a, f) for b, a, f in zip(before, after, factors, strict=True)]
-    plain = [torch.arange(a, device="cpu") * b // a for b, a in zip(before, after, strict=True)]
-    if all(map(torch.equal, places, plain)) and all(a % b == 0 for b, a in zip(before, after, strict=True)):
-        return upsampled(w, x.onnx, [a / b for b, a in zip(before, after, strict=True)])
-    result = x.onnx
-    for axis, index in enumerate(places, start=2):
-        result = w.op("Gather", result, w.integers(index.tolist()), axis=axis)
-    return result
+def _nearest(kernel: str) -> OpaqueRow:
+    """Return the row of nearest-neighbour resizing with the indices that a kernel of PyTorch's for one axis uses."""
+
+    def places_on(before: int, after: int, factor: float | None) -> torch.Tensor:
+        line = torch.arange(before, dtype=torch.float32, device="cpu").reshape(1, 1, -1)
+        found: torch.Tensor = getattr(torch.ops.aten, kernel).default(line, [after], factor)
+        return found.reshape(-1).long()
+
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        x = call.operand("input" if "input" in call.arguments else "self")
+        rank = x.type.rank - 2
+        before = [as_number(dim) for dim in x.type.dims[-rank:]]
+        after = [as_number(dim) for dim in call.types[0].dims[-rank:]]
+        places = [places_on(b, a, f) for b, a, f in zip(before, after, _factors(call, rank), strict=True)]
+        plain = [torch.arange(a, device="cpu") * b // a for b, a in zip(before, after, strict=True)]
+        if all(map(torch.equal, places, plain)) and all(a % b == 0 for b, a in zip(before, after, strict=True)):
+            return upsampled(w, x.onnx, [a / b for b, a in zip(before, after, strict=True)])
+        result = x.onnx
+        for axis, index in enumerate(places, start=2):
+            result = w.op("Gather", result, w.integers(index.tolist()), axis=axis)
+        return result
+
+    return row
 
 
-def _nearest_places(before: int, after: int, factor: float | None) -> torch.Tensor:
-    line = torch.arange(before, dtype=torch.float32, device="cpu").reshape(1, 1, -1)
-    return torch.ops.aten.upsample_nearest1d.default(line, [after], factor).reshape(-1).long()
+def _in_a_batch(row: Callable[[Writer, OnnxValue, OpaqueCall], OnnxValue]) -> OpaqueRow:
+    """Return the row of an operator on images, given one for a batch of them: other axes in front become one."""
+
+    def written(w: Writer, call: OpaqueCall) -> OnnxValue:
+        x, (type_,) = call.operand(), call.types
+        if x.type.rank == 4:
+            return row(w, x.onnx, call)
+        count = math.prod(map(as_number, x.type.dims[:-3]))
+        found = row(w, reshaped(w, x.onnx, x.type, (count, *x.type.dims[-3:])), call)
+        return reshaped(w, found, TensorType(type_.dtype, (count, *type_.dims[-3:])), type_.dims)
+
+    return written
 
 
-def _pixel_shuffle(w: Writer, call: OpaqueCall) -> OnnxValue:
-    x = call.operand()
-    if x.type.rank != 4:
-        raise call.refuse("shuffles pixels of an image without a batch")
-    return w.op("DepthToSpace", x.onnx, blocksize=call.arguments["upscale_factor"], mode="CRD")
+def _pixel_shuffle(w: Writer, x: OnnxValue, call: OpaqueCall) -> OnnxValue:
+    return w.op("DepthToSpace", x, blocksize=call.arguments["upscale_factor"], mode="CRD")
 
 
-def _pixel_unshuffle(w: Writer, call: OpaqueCall) -> OnnxValue:
-    x, factor = call.operand(), call.arguments["downscale_factor"]
-    if x.type.rank != 4:
-        raise call.refuse("shuffles pixels of an image without a batch")
-    _, channels, height, width = (as_number(dim) if axis else 0 for axis, dim in enumerate(x.type.dims))
-    apart = w.op("Reshape", x.onnx, w.integers([0, channels, height // factor, factor, width // factor, factor]))
+def _pixel_unshuffle(w: Writer, x: OnnxValue, call: OpaqueCall) -> OnnxValue:
+    factor = call.arguments["downscale_factor"]
+    channels, height, width = (as_number(dim) for dim in call.operand().type.dims[-3:])
+    apart = w.op("Reshape", x, w.integers([0, channels, height // factor, factor, width // factor, factor]))
     moved = w.op("Transpose", apart, perm=[0, 1, 3, 5, 2, 4])
     return w.op("Reshape", moved, w.integers([0, channels * factor**2, height // factor, width // factor]))
+
+
+def _affine_grid(w: Writer, call: OpaqueCall) -> OnnxValue:
+    """Write the places to which maps take those of an image's elements."""
+    theta, corners = call.operand("theta"), bool(call.arguments["align_corners"])
+    extents = [as_number(dim) for dim in call.arguments["size"][2:]]
+    rank, count = len(extents), math.prod(extents)
+
+    def make() -> torch.Tensor:
+        same = torch.eye(rank, rank + 1, dtype=TORCH_DTYPES[theta.type.dtype], device="cpu").unsqueeze(0)
+        places = torch.ops.aten.affine_grid_generator.default(same, [1, 1, *extents], corners).reshape(count, rank)
+        return torch.cat([places, torch.ones_like(places[:, :1])], 1)
+
+    key = ("grid", *extents, corners, theta.type.dtype)
+    places = w.tensor(key, "_".join(map(str, key)), make)
+    moved = w.op("MatMul", places, w.op("Transpose", theta.onnx, perm=[0, 2, 1]))
+    batch = theta.type.dims[0]
+    return reshaped(w, moved, TensorType(theta.type.dtype, (batch, count, rank)), (batch, *extents, rank))
 
 
 def _grid_sample(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -234,13 +277,16 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.group_norm.default": _group_norm,
     "aten.native_group_norm.default": _group_norm,
     "aten.instance_norm.default": _instance_norm,
-    **_forms("upsample_nearest", _nearest, "1d", "2d", "3d"),
+    **{f"aten.conv{rank}d.padding": _convolution(rank) for rank in (1, 2, 3)},
+    **_forms("upsample_nearest", _nearest("upsample_nearest1d"), "1d", "2d", "3d"),
+    **_forms("_upsample_nearest_exact", _nearest("_upsample_nearest_exact1d"), "1d", "2d", "3d"),
     **_forms("upsample_linear", _resized("linear"), "1d"),
     **_forms("upsample_bilinear", _resized("linear"), "2d"),
     **_forms("upsample_trilinear", _resized("linear"), "3d"),
     **_forms("upsample_bicubic", _resized("cubic"), "2d"),
-    "aten.pixel_shuffle.default": _pixel_shuffle,
-    "aten.pixel_unshuffle.default": _pixel_unshuffle,
+    "aten.pixel_shuffle.default": _in_a_batch(_pixel_shuffle),
+    "aten.pixel_unshuffle.default": _in_a_batch(_pixel_unshuffle),
+    "aten.affine_grid_generator.default": _affine_grid,
     "aten.grid_sampler.default": _grid_sample,
     "aten.grid_sampler_2d.default": _grid_sample,
 }

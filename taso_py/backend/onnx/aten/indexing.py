@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from taso_py.backend.onnx.aten.elementwise import operand_as
-from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
+from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow, Result
 from taso_py.backend.onnx.writer import OnnxValue, Writer
+from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.size import Dim
 from taso_py.ir.types import DType
 
@@ -25,11 +29,19 @@ def _gather(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _indices_by_axis(call: OpaqueCall) -> dict[int, OnnxOperand]:
-    given: Sequence[OnnxOperand | None] = call.arguments["indices"]
-    indices = {axis: index for axis, index in enumerate(given) if index is not None}
-    if any(index.type.dtype in (DType.BOOL, DType.U8) for index in indices.values()):
+    indices = _given_indices(call)
+    if any(_is_mask(index) for index in indices.values()):
         raise call.refuse("indexes with a mask")
     return indices
+
+
+def _given_indices(call: OpaqueCall) -> dict[int, OnnxOperand]:
+    given: Sequence[OnnxOperand | None] = call.arguments["indices"]
+    return {axis: index for axis, index in enumerate(given) if index is not None}
+
+
+def _is_mask(index: OnnxOperand) -> bool:
+    return index.type.dtype in (DType.BOOL, DType.U8)
 
 
 def _index(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -67,11 +79,7 @@ def _scatter(reduction: str | None = None, source: str = "src") -> OpaqueRow:
         places = _places(w, index)
         content = call.arguments[source]
         if isinstance(content, OnnxOperand):
-            shown = operand_as(w, content, x.type.dtype)
-            if content.type.dims != index.type.dims:
-                ends = w.dims(index.type.dims)
-                starts, axes = w.integers([0] * index.type.rank), w.integers(range(index.type.rank))
-                shown = w.op("Slice", shown, starts, ends, axes)
+            shown = _shown(w, content, index, x.type.dtype)
         else:
             shown = w.op("Expand", w.number(content, x.type.dtype), w.dims(index.type.dims))
         given = {"axis": call.arguments["dim"], "reduction": reduction}
@@ -80,21 +88,29 @@ def _scatter(reduction: str | None = None, source: str = "src") -> OpaqueRow:
     return row
 
 
+def _shown(w: Writer, source: OnnxOperand, index: OnnxOperand, dtype: DType) -> OnnxValue:
+    """Return the part of what is scattered for which there are places, in an element type."""
+    shown = operand_as(w, source, dtype)
+    if source.type.dims == index.type.dims:
+        return shown
+    rank = index.type.rank
+    return w.op("Slice", shown, w.integers([0] * rank), w.dims(index.type.dims), w.integers(range(rank)))
+
+
 def _copied(w: Writer, call: OpaqueCall) -> OnnxValue:
     return _rows(w, call, reduction=None)
 
 
 def _added(w: Writer, call: OpaqueCall) -> OnnxValue:
-    if call.arguments["alpha"] != 1:
-        raise call.refuse("adds a multiple")
-    return _rows(w, call, reduction="add")
+    return _rows(w, call, reduction="add", factor=call.arguments["alpha"])
 
 
-def _rows(w: Writer, call: OpaqueCall, reduction: str | None) -> OnnxValue:
+def _rows(w: Writer, call: OpaqueCall, reduction: str | None, factor: float = 1) -> OnnxValue:
     x, index, source = call.operand(), call.operand("index"), call.operand("source")
     if not x.type.rank:
         raise call.refuse("writes to a number")
     axis, rows = call.arguments["dim"] % x.type.rank, operand_as(w, source, x.type.dtype)
+    rows = rows if factor == 1 else w.op("Mul", rows, w.number(factor, x.type.dtype))
     return with_rows(w, x, _places(w, index), index.type.dims, rows, axis=axis, reduction=reduction)
 
 
@@ -127,6 +143,9 @@ def with_rows(
 
 
 def _put(w: Writer, call: OpaqueCall) -> OnnxValue:
+    given = list(_given_indices(call).items())
+    if len(given) == 1 and _is_mask(given[0][1]):
+        return _put_where(w, call, *given[0])
     x, indices = call.operand(), _indices_by_axis(call)
     values = operand_as(w, call.operand("values"), x.type.dtype)
     reduction = "add" if call.arguments["accumulate"] else None
@@ -144,12 +163,118 @@ def _put(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("ScatterND", x.onnx, places, w.op("Expand", values, shape), reduction=reduction)
 
 
+def _put_where(w: Writer, call: OpaqueCall, axis: int, mask: OnnxOperand) -> OnnxValue:
+    """Write the same values to all places of a mask, which starts at an axis."""
+    x, values = call.operand(), call.operand("values")
+    behind = x.type.rank - axis - mask.type.rank
+    if call.arguments["accumulate"] or values.type.rank > behind:
+        raise call.refuse("indexes with a mask, and values of their own for its places")
+    condition = operand_as(w, mask, DType.BOOL)
+    if behind:
+        condition = w.op("Unsqueeze", condition, w.integers(range(-behind, 0)))
+    return w.op("Where", condition, operand_as(w, values, x.type.dtype), x.onnx)
+
+
+def _filled(w: Writer, call: OpaqueCall) -> OnnxValue:
+    """Write one number to the given places along an axis."""
+    x, index = call.operand(), call.operand("index")
+    if not x.type.rank:
+        raise call.refuse("writes to a number")
+    axis, dims = call.arguments["dim"] % x.type.rank, list(x.type.dims)
+    dims[axis] = index.type.dims[0] if index.type.rank else 1
+    rows = w.op("Expand", operand_as(w, call.arguments["value"], x.type.dtype), w.dims(dims))
+    return with_rows(w, x, _places(w, index), index.type.dims, rows, axis=axis)
+
+
+def _take(w: Writer, call: OpaqueCall) -> OnnxValue:
+    line = w.op("Reshape", call.operand().onnx, w.integers([-1]))
+    return w.op("Gather", line, _places(w, call.operand("index")), axis=0)
+
+
+_REDUCTIONS = {
+    "add": "add",
+    "multiply": "mul",
+    "sum": "add",
+    "mean": "add",
+    "prod": "mul",
+    "amax": "max",
+    "amin": "min",
+}
+"""Names of reductions in ONNX, by those that PyTorch has for scattering."""
+
+
+def _scattered(w: Writer, call: OpaqueCall) -> Result:
+    """Write elements to places, combined with what is there by an operator that the call names."""
+    source = "src" if "src" in call.arguments else "value"
+    return _scatter(_REDUCTIONS[call.arguments["reduce"]], source)(w, call)
+
+
+def _scatter_reduced(w: Writer, call: OpaqueCall) -> OnnxValue:
+    """Write reductions of the elements for each place, with or without what is there."""
+    x, index, kind = call.operand(), call.operand("index"), call.arguments["reduce"]
+    (type_,), axis, includes = call.types, call.arguments["dim"], call.arguments["include_self"]
+    dtype = type_.dtype
+    if not type_.rank or (kind == "mean" and not dtype.is_floating):
+        raise call.refuse("writes to a number, or means of integers")
+    places = _places(w, index)
+
+    def scattered(base: OnnxValue, source: OnnxValue, reduction: str | None) -> OnnxValue:
+        return w.op("ScatterElements", base, places, source, axis=axis, reduction=reduction)
+
+    def everywhere(number: float, dtype: DType) -> OnnxValue:
+        return w.op("Expand", w.number(number, dtype), w.dims(index.type.dims))
+
+    def reduced(base: OnnxValue, source: OnnxValue, dtype: DType) -> OnnxValue:
+        if not includes:
+            base = scattered(base, everywhere(_neutral(kind, dtype), dtype), None)
+        return scattered(base, source, _REDUCTIONS[kind])
+
+    source = _shown(w, call.operand("src"), index, dtype)
+    found = reduced(x.onnx, source, dtype)
+    if kind in ("amax", "amin") and dtype.is_floating:
+        # Engines take extremes as if there were no NaN: where there is, is an extreme of marks.
+        mark = 1 if kind == "amax" else -1
+        there, written = (
+            w.op("Mul", w.cast(w.op("IsNaN", value), DType.I32), w.number(mark, DType.I32))
+            for value in (x.onnx, source)
+        )
+        has_nan = w.op("Equal", reduced(there, written, DType.I32), w.number(mark, DType.I32))
+        return w.op("Where", has_nan, w.number(math.nan, dtype), found)
+    if kind != "mean":
+        return found
+    start = w.op("Expand", w.number(float(includes), dtype), w.dims(type_.dims))
+    counts = scattered(start, everywhere(1.0, dtype), "add")
+    return w.op("Div", found, counts if includes else w.op("Max", counts, w.number(1.0, dtype)))
+
+
+def _neutral(kind: str, dtype: DType) -> float:
+    """Return the number that a reduction leaves all others as they are with."""
+    if kind not in ("amax", "amin"):
+        return 1 if kind == "prod" else 0
+    if dtype.is_floating:
+        return -math.inf if kind == "amax" else math.inf
+    limits = torch.iinfo(TORCH_DTYPES[dtype])
+    return limits.min if kind == "amax" else limits.max
+
+
+def _one_hot(w: Writer, call: OpaqueCall) -> OnnxValue:
+    if not call.operand().type.rank:
+        raise call.refuse("has a number as its operand")
+    return w.op("OneHot", call.operand().onnx, w.dims([call.types[0].dims[-1]]), w.integers([0, 1]), axis=-1)
+
+
 ROWS: Mapping[str, OpaqueRow] = {
     "aten.gather.default": _gather,
     "aten.index.Tensor": _index,
     "aten.index_add.default": _added,
     "aten.index_copy.default": _copied,
     "aten.index_put.default": _put,
+    "aten.one_hot.default": _one_hot,
+    **{f"aten.index_fill.int_{kind}": _filled for kind in ("Scalar", "Tensor")},
+    "aten.take.default": _take,
+    "aten.scatter_reduce.two": _scatter_reduced,
+    "aten.scatter.reduce": _scattered,
+    "aten.scatter.value_reduce": _scattered,
     "aten.scatter.src": _scatter(),
     "aten.scatter.value": _scatter(source="value"),
     "aten.scatter_add.default": _scatter("add"),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 
-from taso_py.backend.onnx.aten.elementwise import operand_as
+from taso_py.backend.onnx.aten.elementwise import each, operand_as
 from taso_py.backend.onnx.aten.indexing import with_rows
 from taso_py.backend.onnx.movement import LAST, flipped, padded, reshaped
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
@@ -80,19 +81,16 @@ def _repeat(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 def _repeat_interleave(w: Writer, call: OpaqueCall) -> OnnxValue:
     x, times, axis = call.operand(), call.arguments["repeats"], call.arguments["dim"]
-    if axis is None:
-        raise call.refuse("flattens its operand")
-    axis %= x.type.rank
-    beside = w.op("Unsqueeze", x.onnx, w.integers([axis + 1]))
-    ones: list[Dim] = [1] * (x.type.rank + 1)
+    value, dims = x.onnx, x.type.dims
+    if axis is None:  # of all elements in a row
+        count = math.prod(map(as_number, dims))
+        value, dims, axis = reshaped(w, value, x.type, (count,)), (count,), 0
+    axis %= len(dims)
+    beside = w.op("Unsqueeze", value, w.integers([axis + 1]))
+    ones: list[Dim] = [1] * (len(dims) + 1)
     ones[axis + 1] = times
-    return reshaped(w, w.op("Expand", beside, w.dims(ones)), _longer(call, axis, times), call.types[0].dims)
-
-
-def _longer(call: OpaqueCall, axis: int, times: Dim) -> TensorType:
-    """Return the operand's type with each element repeated along a new axis after ``axis``."""
-    dims = list(call.operand().type.dims)
-    return TensorType(call.types[0].dtype, (*dims[: axis + 1], times, *dims[axis + 1 :]))
+    longer = TensorType(x.type.dtype, (*dims[: axis + 1], times, *dims[axis + 1 :]))
+    return reshaped(w, w.op("Expand", beside, w.dims(ones)), longer, call.types[0].dims)
 
 
 def _triangle(*, upper: int) -> OpaqueRow:
@@ -170,25 +168,99 @@ def _scattered_row(w: Writer, call: OpaqueCall) -> OnnxValue:
     return _replaced(w, x.onnx, row, axis=axis, start=place, end=place + 1)
 
 
-def _einsum(w: Writer, call: OpaqueCall) -> OnnxValue:
-    return w.op("Einsum", *(operand.onnx for operand in call.arguments["tensors"]), equation=call.arguments["equation"])
+def _rotated(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x, (first, second), turns = call.operand(), call.arguments["dims"], call.arguments["k"] % 4
+    order = list(range(x.type.rank))
+    first, second = order[first], order[second]
+    if not turns:
+        return x.onnx
+    if turns == 2:
+        return flipped(w, x.onnx, [first, second])
+    order[first], order[second] = second, first
+    return w.op("Transpose", flipped(w, x.onnx, [second if turns == 1 else first]), perm=order)
 
 
-def _product(w: Writer, call: OpaqueCall) -> OnnxValue:
-    other = next(name for name in ("mat2", "other", "vec", "tensor") if name in call.arguments)
-    return w.op("MatMul", call.operand().onnx, call.operand(other).onnx)
+def _pairs(w: Writer, x: OnnxValue, axis: int) -> tuple[OnnxValue, OnnxValue]:
+    """Write the elements along an axis that have a next one, and their next ones."""
+    along = w.integers([axis])
+    first = w.op("Slice", x, w.integers([0]), w.integers([-1]), along)
+    return first, w.op("Slice", x, w.integers([1]), w.integers([LAST]), along)
 
 
-def _added_product(w: Writer, call: OpaqueCall) -> OnnxValue:
-    dtype = call.types[0].dtype
-    first, second = (name for name in call.arguments if name.startswith(("batch", "mat")))
-    product = w.op("MatMul", call.operand(first).onnx, call.operand(second).onnx)
-    alpha, beta = call.arguments["alpha"], call.arguments["beta"]
-    product = product if alpha == 1 else w.op("Mul", product, w.number(alpha, dtype))
-    if beta == 0:
-        return product
-    base = call.operand().onnx
-    return w.op("Add", base if beta == 1 else w.op("Mul", base, w.number(beta, dtype)), product)
+def _diff(w: Writer, call: OpaqueCall) -> OnnxValue:
+    axis, (type_,) = call.arguments["dim"], call.types
+    ends = (call.optional("prepend"), call.operand(), call.optional("append"))
+    parts = [operand_as(w, part, type_.dtype) for part in ends if part is not None]
+    found = w.op("Concat", *parts, axis=axis) if len(parts) > 1 else parts[0]
+    for _ in range(call.arguments["n"]):
+        first, second = _pairs(w, found, axis)
+        found = w.op("Xor" if type_.dtype is DType.BOOL else "Sub", second, first)
+    return found
+
+
+def _trapezoid(w: Writer, call: OpaqueCall) -> OnnxValue:
+    """Write the integral of a line through points that are equally far apart, as the sum without half of either end."""
+    (type_,), axis, end = call.types, call.arguments["dim"], w.integers([LAST])
+    y, along = operand_as(w, call.operand("y"), type_.dtype), w.integers([axis])
+    first = w.op("Slice", y, w.integers([0]), w.integers([1]), along)
+    ends = w.op("Add", first, w.op("Slice", y, w.integers([-1]), end, along))
+    total = w.op("ReduceSum", y, along, keepdims=1)
+    inside = w.op("Sub", total, w.op("Mul", ends, w.number(0.5, type_.dtype)))
+    return w.op("Squeeze", w.op("Mul", inside, w.number(call.arguments["dx"], type_.dtype)), along)
+
+
+def _trapezoid_at(w: Writer, call: OpaqueCall) -> OnnxValue:
+    """Write the integral of a line through points at given places."""
+    (type_,), y, x, axis = call.types, call.operand("y"), call.operand("x"), call.arguments["dim"]
+    if x.type.rank not in (1, y.type.rank):
+        raise call.refuse("has fewer axes of places than of heights")
+    heights = w.op("Add", *_pairs(w, operand_as(w, y, type_.dtype), axis))
+    first, second = _pairs(w, operand_as(w, x, type_.dtype), axis if x.type.rank > 1 else 0)
+    widths = w.op("Sub", second, first)
+    if x.type.rank < y.type.rank:
+        widths = w.op("Reshape", widths, w.integers([-1, *[1] * (y.type.rank - 1 - axis % y.type.rank)]))
+    total = w.op("ReduceSum", w.op("Mul", widths, heights), w.integers([axis]), keepdims=0)
+    return w.op("Mul", total, w.number(0.5, type_.dtype))
+
+
+def _concatenated(axis: int, dims_of: Callable[[Sequence[Dim]], Sequence[Dim]]) -> OpaqueRow:
+    """Return the row of a concatenation along an axis of operands that first get other dimensions."""
+
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        parts: list[OnnxValue] = []
+        for part in call.arguments["tensors"]:
+            value, dims = operand_as(w, part, call.types[0].dtype), tuple(dims_of(part.type.dims))
+            parts.append(value if dims == part.type.dims else reshaped(w, value, part.type, dims))
+        return w.op("Concat", *parts, axis=call.arguments.get("dim", min(axis, call.types[0].rank - 1)))
+
+    return row
+
+
+def _in_a_row(dims: Sequence[Dim]) -> Sequence[Dim]:
+    return (*[1] * (2 - len(dims)), *dims)
+
+
+def _in_a_column(dims: Sequence[Dim]) -> Sequence[Dim]:
+    return dims if len(dims) > 1 else (*dims, *[1] * (2 - len(dims)))
+
+
+def _in_depth(dims: Sequence[Dim]) -> Sequence[Dim]:
+    if len(dims) > 2:
+        return dims
+    return (*dims, 1) if len(dims) == 2 else (1, *(dims or [1]), 1)
+
+
+def _block_diagonal(w: Writer, call: OpaqueCall) -> OnnxValue:
+    (type_,), parts = call.types, call.arguments["tensors"]
+    if any(part.type.rank != 2 for part in parts):
+        raise call.refuse("puts vectors on a diagonal")
+    before, rows = 0, []
+    for part in parts:
+        width = as_number(part.type.dims[1])
+        after = as_number(type_.dims[1]) - before - width
+        rows.append(padded(w, operand_as(w, part, type_.dtype), type_, [before], [after], 0))
+        before += width
+    return w.op("Concat", *rows, axis=0)
 
 
 ROWS: Mapping[str, OpaqueRow] = {
@@ -202,6 +274,16 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.repeat.default": _repeat,
     "aten.tile.default": _repeat,
     "aten.repeat_interleave.self_int": _repeat_interleave,
+    "aten.rot90.default": _rotated,
+    "aten.diff.default": _diff,
+    **each("trapezoid.dx", "trapz.dx", row=_trapezoid),
+    **each("trapezoid.x", "trapz.x", row=_trapezoid_at),
+    **each("concat.default", "concatenate.default", row=_concatenated(0, lambda dims: dims)),
+    "aten.hstack.default": _concatenated(1, lambda dims: dims or [1]),
+    **each("vstack.default", "row_stack.default", row=_concatenated(0, _in_a_row)),
+    "aten.dstack.default": _concatenated(2, _in_depth),
+    "aten.column_stack.default": _concatenated(1, _in_a_column),
+    "aten.block_diag.default": _block_diagonal,
     "aten.tril.default": _triangle(upper=0),
     "aten.triu.default": _triangle(upper=1),
     "aten.pad.default": _pad(),
@@ -211,9 +293,5 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.copy.default": _copied,
     "aten.slice_scatter.default": _scattered_slice,
     "aten.select_scatter.default": _scattered_row,
-    "aten.einsum.default": _einsum,
-    **{f"aten.{name}.default": _product for name in ("mm", "bmm", "matmul", "mv", "dot")},
-    "aten.addmm.default": _added_product,
-    "aten.baddbmm.default": _added_product,
 }
 """The rows, by the name of the overload."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taso_py.backend.onnx.aten.elementwise import operand_as
-from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
+from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow, Result
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.ir.types import DType
 
@@ -60,10 +60,13 @@ def _place(name: str) -> OpaqueRow:
 def _extreme(name: str) -> OpaqueRow:
     """Return the row of the extreme along an axis, and its index."""
 
-    def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue]:
+    def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
         x, axis, keep = call.operand().onnx, call.arguments["dim"], int(call.arguments["keepdim"])
-        value = w.op(f"Reduce{name}", x, w.integers([axis]), keepdims=keep)
-        return [value, w.op(f"Arg{name}", x, axis=axis, keepdims=keep)]
+        no_value, no_place = map(w.is_unread, call.node.outputs)
+        return [
+            None if no_value else w.op(f"Reduce{name}", x, w.integers([axis]), keepdims=keep),
+            None if no_place else w.op(f"Arg{name}", x, axis=axis, keepdims=keep),
+        ]
 
     return row
 
@@ -122,22 +125,107 @@ def _with_mean(*, rooted: bool) -> OpaqueRow:
     return row
 
 
-def _norm(order: str) -> OpaqueRow:
+def extreme(w: Writer, name: str, x: OnnxValue, dtype: DType, axes: Sequence[int], *, keep: int) -> OnnxValue:
+    """Write the extremes along axes, which are NaN where an element along them is: engines take them of the others.
+
+    Args:
+        w: the writer.
+        name: ``ReduceMax`` or ``ReduceMin``.
+        x: the tensor.
+        dtype: its element type.
+        axes: the axes.
+        keep: 1 if they are kept, 0 if not.
+    """
+    return or_nan(w, w.op(name, x, w.integers(axes), keepdims=keep), x, dtype, axes, keep=keep)
+
+
+def or_nan(w: Writer, found: OnnxValue, x: OnnxValue, dtype: DType, axes: Sequence[int], *, keep: int) -> OnnxValue:
+    """Write a result of a reduction, or NaN where an element along the axes is; see :func:`extreme`."""
+    if not dtype.is_floating:
+        return found
+    is_nan = w.cast(w.op("IsNaN", x), DType.I32)
+    has_nan = w.cast(w.op("ReduceMax", is_nan, w.integers(axes), keepdims=keep), DType.BOOL)
+    return w.op("Where", has_nan, w.number(math.nan, dtype), found)
+
+
+def _norm(order: str | None) -> OpaqueRow:
+    """Return the row of a norm, given the name of the argument that holds its order; without one it is Euclidean."""
+
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         x, axes = operand_as(w, call.operand(), call.types[0].dtype), axes_of(call)
-        power, keep = call.arguments[order], int(call.arguments.get("keepdim", False))
-        if power in (math.inf, -math.inf):
-            return w.op("ReduceMax" if power > 0 else "ReduceMin", w.op("Abs", x), w.integers(axes), keepdims=keep)
-        return _norm_of(w, call, x, 2 if power is None else power, axes, keep=keep)
+        power, keep = None if order is None else call.arguments[order], int(call.arguments.get("keepdim", False))
+        return norm_of(w, x, 2 if power is None else power, call.types[0].dtype, axes, keep=keep)
 
     return row
 
 
-def _norm_of(w: Writer, call: OpaqueCall, x: OnnxValue, power: float, axes: Sequence[int], *, keep: int) -> OnnxValue:
-    """Write a norm of order 1 or 2."""
-    if power not in (1, 2):
-        raise call.refuse(f"takes a norm of order {power}")
-    return w.op(f"ReduceL{power:g}", x, w.integers(axes), keepdims=keep)
+def norm_of(w: Writer, x: OnnxValue, power: float, dtype: DType, axes: Sequence[int], *, keep: int) -> OnnxValue:
+    """Write a norm of any order, of which that of order 0 counts the elements that are not zero."""
+    along = w.integers(axes)
+    if power in (math.inf, -math.inf):
+        return extreme(w, "ReduceMax" if power > 0 else "ReduceMin", w.op("Abs", x), dtype, axes, keep=keep)
+    if power in (1, 2):
+        return w.op(f"ReduceL{power:g}", x, along, keepdims=keep)
+    if power == 0:
+        return w.op("ReduceSum", w.cast(_is_not_zero(w, x, dtype), dtype), along, keepdims=keep)
+    total = w.op("ReduceSum", w.op("Pow", w.op("Abs", x), w.number(float(power), dtype)), along, keepdims=keep)
+    return w.op("Pow", total, w.number(1 / power, dtype))
+
+
+def _is_not_zero(w: Writer, x: OnnxValue, dtype: DType) -> OnnxValue:
+    return w.op("Not", w.op("Equal", x, w.number(0, dtype)))
+
+
+def _norm_of_vector_or_matrix(w: Writer, call: OpaqueCall) -> Result:
+    order, axes = call.arguments["ord"], axes_of(call)
+    if order is not None and len(axes) > 1:
+        raise call.refuse(f"takes a norm of matrices of order {order}")
+    return _norm("ord")(w, call)
+
+
+def _frobenius(w: Writer, call: OpaqueCall) -> Result:
+    if call.arguments["ord"] != "fro":
+        raise call.refuse(f"takes the norm {call.arguments['ord']}")
+    return _norm(None)(w, call)
+
+
+def _distance(w: Writer, call: OpaqueCall) -> OnnxValue:
+    (type_,) = call.types
+    apart = w.op("Sub", *(operand_as(w, call.operand(name), type_.dtype) for name in ("self", "other")))
+    rank = max(call.operand(name).type.rank for name in ("self", "other"))
+    return norm_of(w, apart, call.arguments["p"], type_.dtype, range(rank), keep=0)
+
+
+def _extremes(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
+    x, axes, keep = call.operand(), axes_of(call), int(call.arguments["keepdim"])
+    return [
+        None if w.is_unread(value) else extreme(w, name, x.onnx, x.type.dtype, axes, keep=keep)
+        for name, value in zip(("ReduceMin", "ReduceMax"), call.node.outputs, strict=True)
+    ]
+
+
+def _without_nan(*, mean: bool) -> OpaqueRow:
+    """Return the row of the sum of the elements that are not NaN, or of their mean."""
+
+    def row(w: Writer, call: OpaqueCall) -> OnnxValue:
+        dtype, along = call.types[0].dtype, w.integers(axes_of(call))
+        keep = int(call.arguments["keepdim"])
+        x = operand_as(w, call.operand(), dtype)
+        if dtype.is_floating:
+            x = w.op("Where", w.op("IsNaN", x), w.number(0.0, dtype), x)
+        total = w.op("ReduceSum", x, along, keepdims=keep)
+        if not mean:
+            return total
+        counted = w.cast(w.op("Not", w.op("IsNaN", call.operand().onnx)), dtype)
+        return w.op("Div", total, w.op("ReduceSum", counted, along, keepdims=keep))
+
+    return row
+
+
+def _count_nonzero(w: Writer, call: OpaqueCall) -> OnnxValue:
+    x = call.operand()
+    counted = x.onnx if x.type.dtype is DType.BOOL else _is_not_zero(w, x.onnx, x.type.dtype)
+    return w.op("ReduceSum", w.cast(counted, DType.I64), w.integers(axes_of(call)), keepdims=0)
 
 
 def _cosine_similarity(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -158,7 +246,7 @@ def _pairwise_distance(w: Writer, call: OpaqueCall) -> OnnxValue:
     dtype = call.types[0].dtype
     one, other = (operand_as(w, call.operand(name), dtype) for name in ("x1", "x2"))
     apart = w.op("Add", w.op("Sub", one, other), w.number(call.arguments["eps"], dtype))
-    return _norm_of(w, call, apart, call.arguments["p"], [-1], keep=int(call.arguments["keepdim"]))
+    return norm_of(w, apart, call.arguments["p"], dtype, [-1], keep=int(call.arguments["keepdim"]))
 
 
 ROWS: Mapping[str, OpaqueRow] = {
@@ -195,7 +283,17 @@ ROWS: Mapping[str, OpaqueRow] = {
     "aten.var_mean.correction": _with_mean(rooted=False),
     "aten.std_mean.correction": _with_mean(rooted=True),
     "aten.linalg_vector_norm.default": _norm("ord"),
+    "aten.linalg_norm.default": _norm_of_vector_or_matrix,
+    "aten.linalg_norm.ord_str": _frobenius,
+    "aten.linalg_matrix_norm.str_ord": _frobenius,
     "aten.norm.ScalarOpt_dim": _norm("p"),
+    "aten.norm.Scalar": _norm("p"),
+    "aten.dist.default": _distance,
+    "aten.aminmax.default": _extremes,
+    "aten.nansum.default": _without_nan(mean=False),
+    "aten.nanmean.default": _without_nan(mean=True),
+    "aten.count_nonzero.default": _count_nonzero,
+    "aten.count_nonzero.dim_IntList": _count_nonzero,
     "aten.cosine_similarity.default": _cosine_similarity,
     "aten.pairwise_distance.default": _pairwise_distance,
 }

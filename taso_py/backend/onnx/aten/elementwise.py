@@ -368,7 +368,6 @@ ROWS: Mapping[str, OpaqueRow] = {
             "sigmoid": "Sigmoid",
             "erf": "Erf",
             "reciprocal": "Reciprocal",
-            "sign": "Sign",
             "absolute": "Abs",
             "negative": "Neg",
             "arcsin": "Asin",

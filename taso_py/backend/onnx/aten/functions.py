@@ -44,6 +44,13 @@ def _exp2(w: Writer, call: OpaqueCall) -> OnnxValue:
     return w.op("Pow", w.number(2.0, dtype), x)
 
 
+def _sign(w: Writer, call: OpaqueCall) -> OnnxValue:
+    """Write the sign, which PyTorch takes to be 0 for NaN."""
+    x, dtype = _operand(w, call)
+    sign = w.op("Sign", x)
+    return w.op("Where", w.op("IsNaN", x), w.number(0.0, dtype), sign) if dtype.is_floating else sign
+
+
 def _frac(w: Writer, call: OpaqueCall) -> OnnxValue:
     x, _ = _operand(w, call)
     return w.op("Sub", x, w.op("Mul", w.op("Sign", x), w.op("Floor", w.op("Abs", x))))
@@ -240,6 +247,7 @@ def _shifted(*, left: bool) -> OpaqueRow:
 ROWS: Mapping[str, OpaqueRow] = {
     "aten.expm1.default": _expm1,
     "aten.exp2.default": _exp2,
+    **each("sign.default", "sgn.default", row=_sign),
     "aten.frac.default": _frac,
     "aten.sinc.default": _sinc,
     "aten.logit.default": _logit,

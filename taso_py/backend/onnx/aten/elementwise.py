@@ -6,7 +6,7 @@ Invariant: operands are cast to the element type that PyTorch promotes them to b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,11 @@ def operand_as(w: Writer, argument: Any, dtype: DType) -> OnnxValue:
     if not isinstance(argument, OnnxOperand):
         return w.number(argument, dtype)
     return argument.onnx if argument.type.dtype is dtype else w.cast(argument.onnx, dtype)
+
+
+def operands_as(w: Writer, call: OpaqueCall, dtype: DType, *names: str) -> Sequence[OnnxValue]:
+    """Return arguments of a call, which are tensors or numbers, in an element type."""
+    return [operand_as(w, call.arguments[name], dtype) for name in names]
 
 
 def each(*names: str, row: OpaqueRow) -> Mapping[str, OpaqueRow]:
@@ -139,7 +144,7 @@ def _binary(name: str) -> OpaqueRow:
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         dtype = call.types[0].dtype
-        return w.op(name, *(operand_as(w, call.arguments[key], dtype) for key in ("self", "other")))
+        return w.op(name, *operands_as(w, call, dtype, "self", "other"))
 
     return row
 
@@ -147,7 +152,7 @@ def _binary(name: str) -> OpaqueRow:
 def _sum_with_factor(name: str) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         dtype = call.types[0].dtype
-        left, right = (operand_as(w, call.arguments[key], dtype) for key in ("self", "other"))
+        left, right = operands_as(w, call, dtype, "self", "other")
         if dtype is DType.BOOL:
             raise call.refuse("is of booleans")
         alpha = call.arguments.get("alpha", 1)
@@ -185,7 +190,7 @@ def _compared(name: str, *, inverted: bool = False) -> OpaqueRow:
 def _bitwise(name: str) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         dtype = call.types[0].dtype
-        given = [operand_as(w, call.arguments[key], dtype) for key in ("self", "other")]
+        given = operands_as(w, call, dtype, "self", "other")
         return w.op(name if dtype is DType.BOOL else f"Bitwise{name}", *given)
 
     return row
@@ -193,7 +198,7 @@ def _bitwise(name: str) -> OpaqueRow:
 
 def _logical(name: str) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
-        return w.op(name, *(operand_as(w, call.arguments[key], DType.BOOL) for key in ("self", "other")))
+        return w.op(name, *operands_as(w, call, DType.BOOL, "self", "other"))
 
     return row
 
@@ -210,7 +215,7 @@ def _logical_not(w: Writer, call: OpaqueCall) -> OnnxValue:
 def _divided(w: Writer, call: OpaqueCall) -> OnnxValue:
     """Write a quotient that may be rounded."""
     dtype, mode = call.types[0].dtype, call.arguments.get("rounding_mode", "floor")
-    left, right = (operand_as(w, call.arguments[key], dtype) for key in ("self", "other"))
+    left, right = operands_as(w, call, dtype, "self", "other")
     if mode is None:
         return w.op("Div", left, right)
     if dtype.is_floating:
@@ -242,7 +247,7 @@ def _rest(w: Writer, left: OnnxValue, right: OnnxValue, dtype: DType) -> tuple[O
 
 def _remainder(w: Writer, call: OpaqueCall) -> OnnxValue:
     dtype = call.types[0].dtype
-    left, right = (operand_as(w, call.arguments[key], dtype) for key in ("self", "other"))
+    left, right = operands_as(w, call, dtype, "self", "other")
     if not dtype.is_floating:
         return w.op("Mod", left, right)
     rest, wrong = _rest(w, left, right, dtype)
@@ -251,13 +256,13 @@ def _remainder(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 def _fmod(w: Writer, call: OpaqueCall) -> OnnxValue:
     dtype = call.types[0].dtype
-    return w.op("Mod", *(operand_as(w, call.arguments[key], dtype) for key in ("self", "other")), fmod=1)
+    return w.op("Mod", *operands_as(w, call, dtype, "self", "other"), fmod=1)
 
 
 def _where(w: Writer, call: OpaqueCall) -> OnnxValue:
     dtype = call.types[0].dtype
     condition = operand_as(w, call.arguments["condition"], DType.BOOL)
-    return w.op("Where", condition, *(operand_as(w, call.arguments[key], dtype) for key in ("self", "other")))
+    return w.op("Where", condition, *operands_as(w, call, dtype, "self", "other"))
 
 
 def _masked_fill(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -282,7 +287,7 @@ def _prelu(w: Writer, call: OpaqueCall) -> OnnxValue:
 def _addc(name: str) -> OpaqueRow:
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         dtype = call.types[0].dtype
-        base, first, second = (operand_as(w, call.arguments[key], dtype) for key in ("self", "tensor1", "tensor2"))
+        base, first, second = operands_as(w, call, dtype, "self", "tensor1", "tensor2")
         result, factor = w.op(name, first, second), call.arguments["value"]
         return w.op("Add", base, result if factor == 1 else w.op("Mul", result, w.number(factor, dtype)))
 
@@ -291,7 +296,7 @@ def _addc(name: str) -> OpaqueRow:
 
 def _lerp(w: Writer, call: OpaqueCall) -> OnnxValue:
     dtype, given = call.types[0].dtype, call.arguments["weight"]
-    start, end, weight = (operand_as(w, call.arguments[key], dtype) for key in ("self", "end", "weight"))
+    start, end, weight = operands_as(w, call, dtype, "self", "end", "weight")
     return lerped(w, start, end, weight, dtype, given=None if isinstance(given, OnnxOperand) else given)
 
 

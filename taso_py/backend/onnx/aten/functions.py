@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from taso_py.backend.onnx.aten.elementwise import each, operand_as
+from taso_py.backend.onnx.aten.elementwise import each, operand_as, operands_as
 from taso_py.backend.onnx.elementwise import log1p
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer
@@ -18,14 +18,15 @@ from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.types import DType
 
 
-def _operand(w: Writer, call: OpaqueCall, name: str = "self") -> tuple[OnnxValue, DType]:
-    """Return an operand in the element type of the result, and that type."""
+def _operand(w: Writer, call: OpaqueCall) -> tuple[OnnxValue, DType]:
+    """Return the operand in the element type of the result, and that type."""
     dtype = call.types[0].dtype
-    return operand_as(w, call.arguments[name], dtype), dtype
+    return operand_as(w, call.arguments["self"], dtype), dtype
 
 
 def _both(w: Writer, call: OpaqueCall) -> tuple[OnnxValue, OnnxValue, DType]:
-    (left, dtype), (right, _) = _operand(w, call), _operand(w, call, "other")
+    dtype = call.types[0].dtype
+    left, right = operands_as(w, call, dtype, "self", "other")
     return left, right, dtype
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from itertools import chain
 
-from taso_py.backend.onnx.aten.elementwise import each, operand_as
+from taso_py.backend.onnx.aten.elementwise import each, operand_as, operands_as
 from taso_py.backend.onnx.aten.reduction import norm_of
 from taso_py.backend.onnx.movement import reshaped
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
@@ -36,7 +36,7 @@ def _product_of_all(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 def _outer(w: Writer, call: OpaqueCall) -> OnnxValue:
     dtype = call.types[0].dtype
-    column, row = (operand_as(w, call.operand(name), dtype) for name in ("self", "vec2"))
+    column, row = operands_as(w, call, dtype, "self", "vec2")
     return w.op("Mul", w.op("Unsqueeze", column, w.integers([1])), row)
 
 
@@ -128,7 +128,7 @@ def _cross(w: Writer, call: OpaqueCall) -> OnnxValue:
     (type_,), axis = call.types, call.arguments["dim"]
     if axis is None:
         axis = next(place for place, dim in enumerate(type_.dims) if dim == 3)
-    x, y = (operand_as(w, call.operand(name), type_.dtype) for name in ("self", "other"))
+    x, y = operands_as(w, call, type_.dtype, "self", "other")
 
     def turned(value: OnnxValue, order: list[int]) -> OnnxValue:
         return w.op("Gather", value, w.integers(order), axis=axis)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from taso_py.backend.onnx.aten.elementwise import operand_as
+from taso_py.backend.onnx.aten.elementwise import operand_as, operands_as
 from taso_py.backend.onnx.elementwise import log1p
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
@@ -25,7 +25,7 @@ def _reduced(w: Writer, call: OpaqueCall, losses: OnnxValue) -> OnnxValue:
 
 def _operands(w: Writer, call: OpaqueCall) -> tuple[OnnxValue, OnnxValue, DType]:
     dtype = call.types[0].dtype
-    x, target = (operand_as(w, call.operand(name), dtype) for name in ("self", "target"))
+    x, target = operands_as(w, call, dtype, "self", "target")
     return x, target, dtype
 
 

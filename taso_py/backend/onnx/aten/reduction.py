@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from taso_py.backend.onnx.aten.elementwise import operand_as
+from taso_py.backend.onnx.aten.elementwise import operand_as, operands_as
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow, Result
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.ir.types import DType
@@ -191,7 +191,7 @@ def _frobenius(w: Writer, call: OpaqueCall) -> Result:
 
 def _distance(w: Writer, call: OpaqueCall) -> OnnxValue:
     (type_,) = call.types
-    apart = w.op("Sub", *(operand_as(w, call.operand(name), type_.dtype) for name in ("self", "other")))
+    apart = w.op("Sub", *operands_as(w, call, type_.dtype, "self", "other"))
     rank = max(call.operand(name).type.rank for name in ("self", "other"))
     return norm_of(w, apart, call.arguments["p"], type_.dtype, range(rank), keep=0)
 
@@ -244,7 +244,7 @@ def _cosine_similarity(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 def _pairwise_distance(w: Writer, call: OpaqueCall) -> OnnxValue:
     dtype = call.types[0].dtype
-    one, other = (operand_as(w, call.operand(name), dtype) for name in ("x1", "x2"))
+    one, other = operands_as(w, call, dtype, "x1", "x2")
     apart = w.op("Add", w.op("Sub", one, other), w.number(call.arguments["eps"], dtype))
     return norm_of(w, apart, call.arguments["p"], dtype, [-1], keep=int(call.arguments["keepdim"]))
 

@@ -282,7 +282,7 @@ class _Side:
             case Read(variable, index):
                 operand, place = node.inputs[int(variable)].node, compiled_index(index)
                 known = self.elements[operand]
-                return lambda at: known.get(place(at)) or self.read(operand, place(at))
+                return lambda at: known.get(found := place(at)) or self.read(operand, found)
             case Plus(left, right):
                 one, other = self._compiled(left, node), self._compiled(right, node)
                 return lambda at: algebra.add([one(at), other(at)])

@@ -2,7 +2,7 @@
 
 Every model runs in ONNX Runtime and in OpenVINO three ways: as PyTorch's own ONNX exporter writes it, which is what
 their users have; as our lowering writes the unchanged graph; and as the search rewrites it, guided by operators'
-latencies in that engine. PyTorch eager and Inductor with frozen weights run beside. Each way has a process of its own
+latencies in that engine. PyTorch eager and three forms of Inductor run beside. Each way has a process of its own
 and is built several times there; our results are the saved ones, loaded. What ``--runtime auto`` chose is compared with
 the best of all that users have without us.
 
@@ -46,15 +46,16 @@ QUICK = ("squeezenet1_1", "nasrnn")
 FIRST = ("nasrnn", "squeezenet1_1", "mobilenet_v3_large", "bert_base", "resnet50", "inception_v3")
 MODELS = (*FIRST, *(name for name in FULL if name not in FIRST), *larger_batches("cpu"))
 """Models on which engines differ most come first, so that an incomplete run shows something; larger batches last."""
-INDUCTOR = "inductor-freezing"
+COMPILED = ("inductor-freezing", "inductor", "inductor-max-autotune")
+"""The forms of Inductor on a CPU; a quick run has the first."""
 LOWERED, RULES = "lowered", "rules"
-OTHERS = (ORIGINAL, INDUCTOR, *(f"{engine} {EXPORTED}" for engine in SESSIONS))
+OTHERS = (ORIGINAL, *COMPILED, *(f"{engine} {EXPORTED}" for engine in SESSIONS))
 """Alternatives of users without taso-py."""
-SECONDS, QUICK_SECONDS = 35.0, 6.0
+SECONDS, QUICK_SECONDS = 42.0, 6.0
 """Time for racing the ways in all heats together."""
 MARKS = {
     ORIGINAL: ("D", "white"),
-    INDUCTOR: ("^", "white"),
+    **{form: (mark, "white") for form, mark in zip(COMPILED, ("^", "v", ">"), strict=True)},
     **{
         f"{engine} {way}": (mark, colour)
         for engine, mark in zip(SESSIONS, ("o", "s"), strict=True)
@@ -148,7 +149,7 @@ def _build_ways(
             missing.append(f"{way}: {error}")
             continue
         makes[way] = partial(saved, folder / runtime, name, settings.seed)
-    makes[INDUCTOR] = partial(compiled, INDUCTOR, name, settings.seed)
+    makes |= {form: partial(compiled, form, name, settings.seed) for form in settings.choose(COMPILED[:1], COMPILED)}
     return makes, reports, missing
 
 

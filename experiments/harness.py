@@ -30,7 +30,7 @@ class Settings:
     seed: int
 
     def choose(self, quick: Sequence[str], full: Sequence[str]) -> Sequence[str]:
-        """Return the parts of a quick or full run."""
+        """Return what a quick or full run takes."""
         return quick if self.quick else full
 
 

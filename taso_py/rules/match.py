@@ -34,6 +34,8 @@ from taso_py.rules.symmetry import Symmetry, least_first, orbit, symmetries
 
 MOST_RULES = 8192
 """Most rules whose compiled patterns are cached."""
+MOST_GRAPHS = 256
+"""Most graphs whose matches a matcher remembers: the regions of a model are searched again at other prices."""
 Identity: TypeAlias = tuple[int, ...]
 """Identity of a match: the number of the rule, then those of what its variables and operators are matched to."""
 
@@ -74,6 +76,7 @@ class Matcher:
         self._met = set[type[Operator]]()
         self._searches: dict[str, _Search] = {}
         self._roots, self._anywhere = Anchors[_Search](), Anchors[_Search]()
+        self._known: dict[tuple[Graph, bool], Sequence[Match]] = {}
 
     @staticmethod
     def of(rules: Iterable[Substitution] | Matcher) -> Matcher:
@@ -101,10 +104,16 @@ class Matcher:
             self._anywhere.add(search, search.pattern, place, number)
         self._roots.add(search, search.pattern, search.pattern.outputs[0].number, number)
 
-    def matches(self, graph: Graph | GraphIndex, only_running: bool = False) -> list[Match]:
-        """Return all matches in a graph, or only those that compute something at run time."""
+    def matches(self, graph: Graph | GraphIndex, only_running: bool = False) -> Sequence[Match]:
+        """Return all matches in a graph, or only those that compute something at run time; they are remembered."""
         index = graph if isinstance(graph, GraphIndex) else GraphIndex(graph)
-        return self._find(index, index.graph.nodes, self._roots, only_running=only_running, known=())
+        known = self._known.get(asked := (index.graph, only_running))
+        if known is None:
+            if len(self._known) >= MOST_GRAPHS:
+                self._known.clear()
+            known = self._find(index, index.graph.nodes, self._roots, only_running=only_running, known=())
+            self._known[asked] = known
+        return known
 
     def at(self, index: GraphIndex, node: Node) -> list[Match]:
         """Return the matches of which the first output is one of a node's."""

@@ -239,9 +239,9 @@ EXPERIMENT = Experiment(
         "our lowering writes it unchanged, and with rules; where `auto` chose an engine, its result and its seconds "
         "stand for that engine's (until 27 November 2026 each was made apart); `rules in onnxruntime` is the last "
         "speed over the better of the first two; `ours/others` is the result of `--runtime auto` over the best of what "
-        "users have without us; intervals are over builds, each in a process of its own; `predicted/measured` is what "
-        "latencies in the engine said of the result, scaled to the time of the unchanged graph there (not so in the "
-        "rows of November 2026)"
+        "users have without us; intervals are over six builds, each in a process of its own, so that of 32 pairs of "
+        "equals one looks surely different; `predicted/measured` is what latencies in the engine said of the result, "
+        "scaled to the time of the unchanged graph there (not so in the rows of November 2026)"
     ),
     parts=lambda settings: settings.choose(QUICK, MODELS),
     measure=_measure,

@@ -22,11 +22,14 @@ from taso_py.ops.movement import Concat, Reshape, Slice
 from taso_py.rules.apply import instantiate
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match, Matcher
+from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
 
 LEMMA = "lemma"
 """The kind of proof of a rule that is derived from others for the graph at hand."""
+VIEWS = frozenset({Reshape, Slice})
+"""The operators of which every rule that a lemma may rest on has one in its source: others are not even read."""
 
 
 class Roller:
@@ -35,10 +38,12 @@ class Roller:
     def __init__(self, rules: Iterable[Substitution]) -> None:
         """Choose the rules that lemmas may rest on; their order does not matter."""
         ways: dict[str, tuple[Substitution, Substitution]] = {}
-        for rule in rules:
-            for way in _directions(rule):
-                if way is rule or way.id not in ways:
-                    ways[way.id] = way, rule
+        for stored in RuleSet.of(rules).stored:
+            if stored.kinds.isdisjoint(VIEWS):
+                continue
+            for way in _directions(stored.rule):
+                if way is stored.rule or way.id not in ways:
+                    ways[way.id] = way, stored.rule
         self.given = {id_: rule for id_, (_, rule) in ways.items()}
         """The given rule by its identifier, and by that of its reverse."""
         # Where one rule takes two operands for slices and another one of them, the other operand would stay behind.

@@ -124,7 +124,7 @@ def session_options(threads: int) -> Any:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options.log_severity_level = 4  # errors are raised as well, and told in one line
     return options
 
 
@@ -144,6 +144,11 @@ class OnnxRuntimeSession(Session):
         super().__init__(model, threads)
         chosen = options or session_options(threads)
         self.session = onnxruntime.InferenceSession(model.content, chosen, providers=["CPUExecutionProvider"])
+        arguments = [*self.session.get_inputs(), *self.session.get_outputs()]
+        if any(_NAMES.get(argument.type) is torch.float64 for argument in arguments):
+            # What it fuses beyond the basics it computes by factors in single precision.
+            chosen.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+            self.session = onnxruntime.InferenceSession(model.content, chosen, providers=["CPUExecutionProvider"])
         read = [argument.name for argument in self.session.get_inputs()]
         self._read, self._inputs = frozenset(read), input_names_in(read, model)
         outputs = [(result.name, _NAMES[result.type], result.shape) for result in self.session.get_outputs()]

@@ -282,3 +282,26 @@ REFUSED = [
 def test_what_has_no_form_is_named(graph: Graph, why: str) -> None:
     with pytest.raises(NotInOnnx, match=why):
         onnx_model(graph, {"b": torch.ones(3)})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "layer_norm(x, a, b){axes=1, eps=0.1}",
+        "layer_norm(x){axes=1, eps=0.1}",
+        "rms_norm(x, a){axes=1, eps=0.1}",
+        "batch_norm(x, a, b, c, d){eps=0.1}",
+        'gelu(x){approximate="tanh"}',
+    ],
+)
+def test_double_precision_is_kept(text: str) -> None:
+    """Attributes are in single precision, and ONNX Runtime forgets the epsilon of an RMS norm of doubles."""
+    graph = parse_graph(f"graph(x: f64[4,8], a: f64[8], b: f64[8], c: f64[8], d: f64[8]) {{ return {text} }}")
+    x, *parameters = operands(graph)
+    weights = {name: tensor.abs() for name, tensor in zip("abcd", parameters, strict=True)}
+    stored = {
+        node.value: make(Weight(name, node.types[0])).value for name, node in zip("abcd", graph.inputs[1:], strict=True)
+    }
+    folded = Graph(graph.inputs[:1], graph.replace(stored).outputs)
+    expected = run_graph(folded, [x], weights)
+    torch.testing.assert_close(run_onnx("onnxruntime", folded, [x], weights), expected, rtol=1e-13, atol=1e-15)

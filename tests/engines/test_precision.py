@@ -1,4 +1,8 @@
-"""Element types in OpenVINO: casts that are there to round are refused, in control flow too; others are computed."""
+"""Element types in engines.
+
+In OpenVINO casts that are there to round are refused, in control flow too; others are computed. ONNX Runtime keeps
+double precision.
+"""
 
 from __future__ import annotations
 
@@ -79,3 +83,17 @@ def test_another_engine_rounds(name: str) -> None:
     original = Model(ROUNDING[name])
     engine = engine_named(next(name for name in NAMES if name != "openvino"))
     torch.testing.assert_close(engine.build(program_of(original, [X]))(X), original(X), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda s, x: 0.3 * (x @ x.mT),
+        lambda s, x: nn.functional.scaled_dot_product_attention(x[None], x[None], x[None], scale=0.3),
+    ],
+)
+def test_products_keep_double_precision(function: Callable[[Any, Tensor], Tensor]) -> None:
+    """ONNX Runtime fuses factors into products in single precision."""
+    model, x = Model(function), X.double()
+    found = engine_named("onnxruntime").build(program_of(model, [x]))(x)
+    torch.testing.assert_close(found, model(x), rtol=1e-14, atol=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.row import Row, named
@@ -102,7 +103,14 @@ def _silu(w: Writer, op: Silu, node: Node, operands: Sequence[OnnxValue]) -> Onn
 
 
 def _gelu(w: Writer, op: Gelu, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
-    return w.op("Gelu", operands[0], approximate=op.approximate)
+    x, dtype = operands[0], node.types[0].dtype
+    if dtype is not DType.F64 or op.approximate == "none":
+        return w.op("Gelu", x, approximate=op.approximate)
+    # Engines compute the operator by numbers in single precision.
+    cubic = w.op("Add", w.op("Mul", w.op("Mul", x, x), w.number(0.044715, dtype)), w.number(1.0, dtype))
+    inner = w.op("Mul", w.op("Mul", x, cubic), w.number(math.sqrt(2 / math.pi), dtype))
+    gate = w.op("Add", w.op("Tanh", inner), w.number(1.0, dtype))
+    return w.op("Mul", w.op("Mul", x, w.number(0.5, dtype)), gate)
 
 
 def _hardtanh(w: Writer, op: Hardtanh, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:

@@ -1,4 +1,8 @@
-"""Rows of normalisations, softmax and attention."""
+"""Rows of normalisations, softmax and attention.
+
+Attributes of ONNX operators are in single precision, and so is the epsilon of the norm that ONNX Runtime makes of the
+form in which it recognises one; so in double precision norms are written by the operators that they consist of.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,13 @@ _HALF = frozenset({DType.F16, DType.BF16})
 
 
 def _batch_norm(w: Writer, op: BatchNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    type_ = node.types[0]
+    if type_.dtype is DType.F64:
+        x, scale, shift, mean, variance = operands
+        factor = w.op("Div", scale, _root(w, variance, as_float(op.eps)))
+        for step, parameter in (("Sub", mean), ("Mul", factor), ("Add", shift)):
+            x = w.op(step, x, _by_channel(w, parameter, type_.rank))
+        return x
     return w.op("BatchNormalization", *operands, epsilon=as_float(op.eps))
 
 
@@ -39,8 +50,23 @@ def group_normalized(
     result = w.op("Reshape", plain, w.op("Shape", x) if type_.open else w.dims(type_.dims))
     for step, parameter in (("Mul", weight), ("Add", bias)):
         if parameter is not None:
-            result = w.op(step, result, w.op("Reshape", parameter, w.integers([-1, *[1] * (type_.rank - 2)])))
+            result = w.op(step, result, _by_channel(w, parameter, type_.rank))
     return result
+
+
+def _by_channel(w: Writer, parameter: OnnxValue, rank: int) -> OnnxValue:
+    """Return a vector with an element for each channel of values of a rank in the shape that is broadcast to these."""
+    return w.op("Reshape", parameter, w.integers([-1, *[1] * (rank - 2)]))
+
+
+def _root(w: Writer, square: OnnxValue, eps: float) -> OnnxValue:
+    """Return the square root of the sum of a value in double precision and a number."""
+    return w.op("Sqrt", w.op("Add", square, w.number(eps, DType.F64)))
+
+
+def _divided(w: Writer, x: OnnxValue, axes: OnnxValue, eps: float) -> OnnxValue:
+    """Return a value in double precision over the root of the mean of its squares, and a number, along some axes."""
+    return w.op("Div", x, _root(w, w.op("ReduceMean", w.op("Mul", x, x), axes, keepdims=1), eps))
 
 
 def _units(w: Writer, count: int, dtype: DType) -> list[OnnxValue]:
@@ -61,6 +87,13 @@ def instance_normalized(w: Writer, operands: Sequence[OnnxValue | None], type_: 
 
 def _layer_norm(w: Writer, op: LayerNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     type_ = node.types[0]
+    if type_.dtype is DType.F64:
+        axes = w.integers(range(-op.axes, 0))
+        centred = w.op("Sub", operands[0], w.op("ReduceMean", operands[0], axes, keepdims=1))
+        result = _divided(w, centred, axes, as_float(op.eps))
+        for step, parameter in zip(("Mul", "Add"), operands[1:], strict=False):
+            result = w.op(step, result, parameter)
+        return result
     scale = operands[1:2]
     if not scale:
         ones = torch.ones([as_number(dim) for dim in type_.dims[-op.axes :]], device="cpu")
@@ -76,10 +109,12 @@ def _constant(w: Writer, name: str, content: torch.Tensor, dtype: DType) -> Onnx
 
 def _rms_norm(w: Writer, op: RmsNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     # The form in which engines recognise it; like PyTorch, in single precision at least.
-    dtype = node.types[0].dtype
+    dtype, axes = node.types[0].dtype, w.integers(range(-op.axes, 0))
+    if dtype is DType.F64:
+        result = _divided(w, operands[0], axes, as_float(op.eps))
+        return w.op("Mul", result, operands[1]) if len(operands) == 2 else result
     inner = DType.F32 if dtype in _HALF else dtype
     x = w.cast(operands[0], inner) if inner is not dtype else operands[0]
-    axes = w.integers(range(-op.axes, 0))
     square = w.op("ReduceMean", w.op("Pow", x, w.number(2.0, inner)), axes, keepdims=1)
     root = w.op("Sqrt", w.op("Add", square, w.number(as_float(op.eps), inner)))
     result = w.op("Div", x, root)

@@ -76,7 +76,7 @@ class Matcher:
         self._met = set[type[Operator]]()
         self._searches: dict[str, _Search] = {}
         self._roots, self._anywhere = Anchors[_Search](), Anchors[_Search]()
-        self._known: dict[tuple[Graph, bool], Sequence[Match]] = {}
+        self._known: dict[tuple[Graph, bool], list[Match]] = {}
 
     @staticmethod
     def of(rules: Iterable[Substitution] | Matcher) -> Matcher:
@@ -104,7 +104,7 @@ class Matcher:
             self._anywhere.add(search, search.pattern, place, number)
         self._roots.add(search, search.pattern, search.pattern.outputs[0].number, number)
 
-    def matches(self, graph: Graph | GraphIndex, only_running: bool = False) -> Sequence[Match]:
+    def matches(self, graph: Graph | GraphIndex, only_running: bool = False) -> list[Match]:
         """Return all matches in a graph, or only those that compute something at run time; they are remembered."""
         index = graph if isinstance(graph, GraphIndex) else GraphIndex(graph)
         known = self._known.get(asked := (index.graph, only_running))

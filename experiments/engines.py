@@ -26,7 +26,7 @@ from matplotlib.ticker import StrMethodFormatter
 from experiments.contest import Make, contest, in_own_process
 from experiments.deployed import EXPORTED, SESSIONS, compiled, eager, saved, session, session_engine, source_of
 from experiments.drawing import interval_widths, name_rows
-from experiments.end_to_end import FULL, larger_batches
+from experiments.end_to_end import COMPILERS, FULL, larger_batches
 from experiments.harness import Experiment, Row, Settings
 from experiments.headline import by_batch, ratios_in_words
 from experiments.ways import ORIGINAL, interval
@@ -46,16 +46,15 @@ QUICK = ("squeezenet1_1", "nasrnn")
 FIRST = ("nasrnn", "squeezenet1_1", "mobilenet_v3_large", "bert_base", "resnet50", "inception_v3")
 MODELS = (*FIRST, *(name for name in FULL if name not in FIRST), *larger_batches("cpu"))
 """Models on which engines differ most come first, so that an incomplete run shows something; larger batches last."""
-COMPILED = ("inductor-freezing", "inductor", "inductor-max-autotune")
-"""The forms of Inductor on a CPU; a quick run has the first."""
+QUICK_COMPILERS = ("inductor-freezing",)
 LOWERED, RULES = "lowered", "rules"
-OTHERS = (ORIGINAL, *COMPILED, *(f"{engine} {EXPORTED}" for engine in SESSIONS))
+OTHERS = (ORIGINAL, *COMPILERS, *(f"{engine} {EXPORTED}" for engine in SESSIONS))
 """Alternatives of users without taso-py."""
 SECONDS, QUICK_SECONDS = 42.0, 6.0
 """Time for racing the ways in all heats together."""
 MARKS = {
     ORIGINAL: ("D", "white"),
-    **{form: (mark, "white") for form, mark in zip(COMPILED, ("^", "v", ">"), strict=True)},
+    **{form: (mark, "white") for form, mark in zip(COMPILERS, ("v", "^", ">"), strict=True)},
     **{
         f"{engine} {way}": (mark, colour)
         for engine, mark in zip(SESSIONS, ("o", "s"), strict=True)
@@ -149,7 +148,9 @@ def _build_ways(
             missing.append(f"{way}: {error}")
             continue
         makes[way] = partial(saved, folder / runtime, name, settings.seed)
-    makes |= {form: partial(compiled, form, name, settings.seed) for form in settings.choose(COMPILED[:1], COMPILED)}
+    makes |= {
+        form: partial(compiled, form, name, settings.seed) for form in settings.choose(QUICK_COMPILERS, COMPILERS)
+    }
     return makes, reports, missing
 
 

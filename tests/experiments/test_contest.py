@@ -66,7 +66,7 @@ def test_a_baseline_that_cannot_be_built_is_an_error(tmp_path: Path) -> None:
 
 def test_rules_are_drawn_by_engine() -> None:
     ways = [f"{engine} {way}" for engine in engines.SESSIONS for way in ("exported", "lowered", "rules")]
-    speeds = {f"{way}{end}": 2.0 for way in (*ways, *engines.COMPILED) for end in ("", "_low", "_high")}
+    speeds = {f"{way}{end}": 2.0 for way in (*ways, *engines.COMPILERS) for end in ("", "_low", "_high")}
     row: Row = {"model": "m", **speeds, "rules of onnxruntime": "a.b 3; c 1", "rules of openvino": ""}
     assert engines._counts("a.b 3; c 1") == Counter({"a.b": 3, "c": 1})
     figure = Figure(layout="constrained")

@@ -16,6 +16,7 @@ from taso_py.backend.onnx.writer import OnnxValue, Writer, as_float, as_number
 from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Operator
+from taso_py.ir.size import Poly
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm, Softmax
 
@@ -26,7 +27,7 @@ def _batch_norm(w: Writer, op: BatchNorm, node: Node, operands: Sequence[OnnxVal
     type_ = node.types[0]
     if type_.dtype is DType.F64:
         x, scale, shift, mean, variance = operands
-        factor = w.op("Div", scale, _root(w, variance, as_float(op.eps)))
+        factor = w.op("Div", scale, _root(w, variance, op.eps, type_.dtype))
         for step, parameter in (("Sub", mean), ("Mul", factor), ("Add", shift)):
             x = w.op(step, x, _by_channel(w, parameter, type_.rank))
         return x
@@ -59,14 +60,9 @@ def _by_channel(w: Writer, parameter: OnnxValue, rank: int) -> OnnxValue:
     return w.op("Reshape", parameter, w.integers([-1, *[1] * (rank - 2)]))
 
 
-def _root(w: Writer, square: OnnxValue, eps: float) -> OnnxValue:
-    """Return the square root of the sum of a value in double precision and a number."""
-    return w.op("Sqrt", w.op("Add", square, w.number(eps, DType.F64)))
-
-
-def _divided(w: Writer, x: OnnxValue, axes: OnnxValue, eps: float) -> OnnxValue:
-    """Return a value in double precision over the root of the mean of its squares, and a number, along some axes."""
-    return w.op("Div", x, _root(w, w.op("ReduceMean", w.op("Mul", x, x), axes, keepdims=1), eps))
+def _root(w: Writer, square: OnnxValue, eps: float | Poly, dtype: DType) -> OnnxValue:
+    """Return the square root of the sum of a value and a number."""
+    return w.op("Sqrt", w.op("Add", square, w.number(as_float(eps), dtype)))
 
 
 def _units(w: Writer, count: int, dtype: DType) -> list[OnnxValue]:
@@ -90,7 +86,8 @@ def _layer_norm(w: Writer, op: LayerNorm, node: Node, operands: Sequence[OnnxVal
     if type_.dtype is DType.F64:
         axes = w.integers(range(-op.axes, 0))
         centred = w.op("Sub", operands[0], w.op("ReduceMean", operands[0], axes, keepdims=1))
-        result = _divided(w, centred, axes, as_float(op.eps))
+        variance = w.op("ReduceMean", w.op("Mul", centred, centred), axes, keepdims=1)
+        result = w.op("Div", centred, _root(w, variance, op.eps, type_.dtype))
         for step, parameter in zip(("Mul", "Add"), operands[1:], strict=False):
             result = w.op(step, result, parameter)
         return result
@@ -108,16 +105,14 @@ def _constant(w: Writer, name: str, content: torch.Tensor, dtype: DType) -> Onnx
 
 
 def _rms_norm(w: Writer, op: RmsNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
-    # The form in which engines recognise it; like PyTorch, in single precision at least.
-    dtype, axes = node.types[0].dtype, w.integers(range(-op.axes, 0))
-    if dtype is DType.F64:
-        result = _divided(w, operands[0], axes, as_float(op.eps))
-        return w.op("Mul", result, operands[1]) if len(operands) == 2 else result
+    # The form in which engines recognise it, but for doubles; like PyTorch, in single precision at least.
+    dtype = node.types[0].dtype
     inner = DType.F32 if dtype in _HALF else dtype
     x = w.cast(operands[0], inner) if inner is not dtype else operands[0]
-    square = w.op("ReduceMean", w.op("Pow", x, w.number(2.0, inner)), axes, keepdims=1)
-    root = w.op("Sqrt", w.op("Add", square, w.number(as_float(op.eps), inner)))
-    result = w.op("Div", x, root)
+    axes = w.integers(range(-op.axes, 0))
+    squared = w.op("Mul", x, x) if dtype is DType.F64 else w.op("Pow", x, w.number(2.0, inner))
+    square = w.op("ReduceMean", squared, axes, keepdims=1)
+    result = w.op("Div", x, _root(w, square, op.eps, inner))
     result = w.cast(result, dtype) if inner is not dtype else result
     return w.op("Mul", result, operands[1]) if len(operands) == 2 else result
 

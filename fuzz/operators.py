@@ -164,6 +164,31 @@ def _parallel_products(draft: Draft) -> str | None:
     return draft.choice((" + ".join(terms), f"torch.cat([{', '.join(terms)}], -1)", f"({', '.join(terms)})"))
 
 
+def _loop(draft: Draft) -> str | None:
+    """Return an unrolled loop over rows, in which each is treated alike, perhaps with a state from those before."""
+    name = draft.value(_rank(2, 3))
+    if name is None:
+        return None
+    value, size, kind = draft.tensor(name), draft.integer(1, 4), draft.integer(0, 5)
+    places = [place % len(value) for place in range(draft.integer(2, 8))] if len(value) else []
+    rows = [f"{name}[{place}]" if value.dim() == 3 else f"{name}[{place}:{place + 1}]" for place in places]
+    gates = (1, 1, 3, 4, 1, 1)[kind]
+    inward = draft.weight((gates * size, value.shape[-1]), value.dtype)
+    if kind == 5:
+        return f"torch.cat([torch.sigmoid(F.linear(row, {inward})) for row in ({', '.join(rows)},)])"
+    onward = draft.weight((gates * size, size), value.dtype)
+    state = start = draft.weight((value.shape[1] if value.dim() == 3 else 1, size), value.dtype)
+    for row in rows:
+        state = (
+            f"torch.tanh(F.linear({row}, {inward}) + F.linear({state}, {onward}))",
+            f"F.relu(F.linear({row}, {inward}) * {state})",
+            f"torch.gru_cell({row}, {state}, {inward}, {onward})",
+            f"torch.lstm_cell({row}, ({state}, {start}), {inward}, {onward})[0]",
+            f"torch.rnn_tanh_cell({row}, {state}, {inward}, {onward})",
+        )[kind]
+    return state
+
+
 def _image(draft: Draft, axes: int = 2) -> str | None:
     return draft.value(lambda v: v.is_floating_point() and v.dim() == 2 + axes and v.numel() > 0)
 
@@ -321,7 +346,7 @@ def _view(draft: Draft) -> str | None:
     texts = (
         *(f"{{0}}.permute({tuple(order)})", "{0}.transpose({1}, {2})", "{0}.flatten()", "{0}.unsqueeze({1})"),
         *("{0}.squeeze()", "{0}.flip([*{{{1}, {2}}}])", "{0}.roll(1, {1})", "{0}.unbind({1})"),
-        *("{0}.chunk(2, {1})", "{0}[None]"),
+        *("{0}.chunk(2, {1})", "torch.unsafe_split({0}, 1, {1})", "{0}[None]"),
         *(f"{{0}}.narrow({{1}}, {start}, {stop - start})", f"{{0}}.split([{cut}, {shape[axis] - cut}], {{1}})"),
         *("{0}.select({1}, 0)", "{0}[..., ::2]", "{0}[-1]", f"{{0}}.reshape({_reshaped(draft, shape)})", "{0}.t()"),
         *(
@@ -407,6 +432,7 @@ EXPRESSIONS: Mapping[str, tuple[int, Template]] = {
     "binary": (6, _binary),
     "product": (4, _product),
     "parallel products": (3, _parallel_products),
+    "loop": (2, _loop),
     "convolution": (6, _convolution),
     "pool": (3, _pool),
     "pyramid": (2, _pyramid),

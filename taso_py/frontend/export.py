@@ -78,6 +78,7 @@ _EINSUM = torch.ops.aten.einsum.default
 _EXPOSED = (
     *("einsum.default", "tensordot.default", "inner.default", "linalg_multi_dot.default"),
     *("var.default", "var.dim", "std.default", "std.dim", "var_mean.dim", "std_mean.dim"),
+    *("lstm_cell.default", "gru_cell.default", "rnn_tanh_cell.default", "rnn_relu_cell.default"),
     *("broadcast_tensors.default", "meshgrid.default", "meshgrid.indexing", "take_along_dim.default"),
 )
 """Composite operators that are decomposed because their parts are in the table, or in that of an engine, and as fast

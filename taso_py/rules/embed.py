@@ -1,6 +1,8 @@
 """Embedding of a pattern into a graph: all ways to bind its operators and variables, starting at one node.
 
-Invariant: an embedding that is yielded binds everything, and its outputs are distinct where the pattern's are.
+Invariant: an embedding that is yielded binds everything, and its outputs are distinct where the pattern's are. Where
+there are more than two of them, none is computed from another: such a match would be circular, and a chain of layers
+that share weights has as many of them as it has sets of layers.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class _Embedding:
         self, pattern: Pattern, index: GraphIndex, before: Mapping[int, Sequence[int]], only_running: bool
     ) -> None:
         self._operators, self._types, self._index, self._before = pattern.operators, pattern.types, index, before
-        self._roots = pattern.roots
+        self._roots, self._is_parallel = pattern.roots, pattern.is_parallel
         self._running = pattern.root if only_running else None
         """The operator that may not be bound to what depends on weights only, if there is one."""
 
@@ -138,6 +140,9 @@ class _Embedding:
         if join_point.index in self._roots:
             taken = [bound.nodes[root] for root in self._roots]
             nodes = [node for node in nodes if node not in taken]
+            if self._is_parallel:
+                known, apart = [node for node in taken if node is not None], self._index.is_apart
+                nodes = [node for node in nodes if all(apart(node, other) for other in known)]
         for operator in self._before.get(join_point.index, ()):
             earlier = bound.nodes[operator]
             if earlier is not None:

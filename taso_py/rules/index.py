@@ -28,6 +28,22 @@ class GraphIndex:
         return frozenset([node for node, _ in self.graph.outputs])
 
     @cached_property
+    def _sources(self) -> Mapping[Node, int]:
+        """A node and all that it is computed from, as an integer that has a bit set for the place of each."""
+        found: dict[Node, int] = {}
+        for node, place in self.place.items():
+            sources = 1 << place
+            for operand, _ in node.inputs:
+                sources |= found[operand]
+            found[node] = sources
+        return found
+
+    def is_apart(self, node: Node, other: Node) -> bool:
+        """Return whether neither of two nodes is computed from the other, and they are not one node."""
+        sources, place = self._sources, self.place
+        return not (sources[node] >> place[other] | sources[other] >> place[node]) & 1
+
+    @cached_property
     def kinds(self) -> Set[type[Operator]]:
         """The classes of the operators."""
         return {type(node.op) for node in self.graph.nodes}

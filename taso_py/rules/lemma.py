@@ -1,9 +1,10 @@
-"""Loops over rows rolled up: what is computed of each row, and joined, becomes what is computed of all rows at once.
+"""Loops over rows rolled up: what is computed of each row becomes what is computed of all rows at once.
 
-A loop that export unrolls ends in a concatenation with an operand for each row, and rules have few operands. But what
-is computed of a slice is a slice of what is computed of the whole, by rules of few operators. So each operand becomes a
-slice of one value; adjacent slices are one, by a rule for two of them, wherever they stand among the operands, since
-concatenation is associative. What this comes to is a rule for the sizes and the number of operands at hand: a *lemma*.
+Export unrolls a loop into operators for each row, and rules have few operands and outputs. But what is computed of a
+slice is a slice of what is computed of the whole, by rules of few operators. So everything that is done to all rows
+alike becomes slices of one value. Where a loop ends in a concatenation, adjacent slices are one, by a rule for two of
+them, wherever they stand among the operands, since concatenation is associative. What this comes to is a rule for the
+sizes and the number of rows at hand: a *lemma*. It has one output, a concatenation, or an output for each row.
 
 Invariant: a lemma is what :meth:`Roller.target` derives from its source by given rules, so that whoever has these can
 check it.
@@ -11,6 +12,7 @@ check it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -28,6 +30,8 @@ from taso_py.rules.verdict import Numerics
 
 LEMMA = "lemma"
 """The kind of proof of a rule that is derived from others for the graph at hand."""
+MOST_BY_RULES = 4
+"""The most slices of a value that are left to ordinary rules if what is computed of them is not joined."""
 VIEWS = frozenset({Reshape, Slice})
 """The operators of which every rule that a lemma may rest on has one in its source: others are not even read."""
 
@@ -59,51 +63,60 @@ class Roller:
         self._known = _Derivation(self)
 
     def lemmas(self, graph: Graph, tried: set[Node]) -> Iterator[Match]:
-        """Yield the matches of lemmas in a graph, at most one for each concatenation, operands first.
+        """Yield the matches of lemmas in a graph: first those with a concatenation as output; operands first in each.
 
         Args:
             graph: the graph.
-            tried: concatenations to leave out; those that are looked at are added.
+            tried: nodes to leave out: concatenations, and first outputs of others. Those that are looked at are added.
         """
-        nodes = [node for node in graph.nodes if isinstance(node.op, Concat) and node not in tried]
-        self._known.lift(nodes)
-        for node in nodes:
-            tried.add(node)
-            match = None if node.is_static else self._match(node)
-            if match is not None:
+        joined = [node for node in graph.nodes if isinstance(node.op, Concat) and node not in tried]
+        self._known.lift(joined)
+        covered = set[Node]()
+        for node in joined:
+            for match in self._match([node], tried):
+                covered.update(match.nodes)
                 yield match
+        if has_rows(graph):
+            self._known.lift(graph.nodes)
+            for nodes in self._known.alike(graph.nodes):
+                if not covered.issuperset(nodes):
+                    yield from self._match(nodes, tried)
 
-    def target(self, source: Graph) -> tuple[Value, Sequence[Substitution]] | None:
-        """Return what replaces the concatenation that is a graph's only output, and the rules that this rests on."""
-        node = _root(source)
-        if len(source.outputs) > 1 or not isinstance(node.op, Concat):
-            return None
-        derivation = _Derivation(self)
-        derivation.lift([node])
-        value = derivation.rolled(node)
+    def target(self, source: Graph) -> tuple[Sequence[Value], Sequence[Substitution]] | None:
+        """Return what replaces a graph's outputs, and the rules that this rests on; None if no lemma is about them."""
+        roots, derivation = [node for node, _ in source.outputs], _Derivation(self)
+        derivation.lift(roots)
+        values = derivation.rolled(roots)
         bases = {rule.id: rule for rule in map(self.given.__getitem__, derivation.used)}
-        return None if value is None else (value, [bases[id_] for id_ in sorted(bases)])
+        return (values, [bases[id_] for id_ in sorted(bases)]) if values else None
 
     def bases(self, lemma: Substitution) -> Sequence[Substitution]:
         """Return the rules that a lemma follows from; none if it does not follow from any that are known."""
         derived = self.target(lemma.source)
         return derived[1] if derived is not None and _lemma(lemma.source, *derived) == lemma else ()
 
-    def _match(self, node: Node) -> Match | None:
-        """Return the match of a lemma at a concatenation, if it has one."""
-        leaves = self._known.leaves(node)
+    def _match(self, roots: Sequence[Node], tried: set[Node]) -> Iterator[Match]:
+        """Yield the match of the lemma about some nodes, if there is one and the first of them was not tried."""
+        leaves = () if roots[0] in tried or roots[0].is_static else self._known.leaves(roots)
+        tried.add(roots[0])
         if not leaves:
-            return None
+            return
         variables = {leaf: make(Input(f"v{place}", leaf.type)).value for place, leaf in enumerate(leaves)}
-        images = _images(node, variables)
-        source = Graph(tuple(value.node for value in variables.values()), (images[node].value,))
+        images = _images(roots, variables)
+        source = Graph(tuple(value.node for value in variables.values()), tuple(images[root].value for root in roots))
         derived = self.target(source) if _has_one_dtype(source) else None
-        if derived is None:
-            return None
-        origins = {image: node for node, image in images.items()}
-        nodes = [origins[image] for image in source.nodes if not isinstance(image.op, Input)]
-        values = {f"v{place}": leaf for place, leaf in enumerate(leaves)}
-        return lemma_match(_lemma(source, *derived), derived[1], nodes, values)
+        if derived is not None:
+            origins = {image: node for node, image in images.items()}
+            nodes = [origins[image] for image in source.nodes if not isinstance(image.op, Input)]
+            values = {f"v{place}": leaf for place, leaf in enumerate(leaves)}
+            yield lemma_match(_lemma(source, *derived), derived[1], nodes, values)
+
+
+def has_rows(graph: Graph) -> bool:
+    """Return whether more slices are taken of one value along one axis than ordinary rules have operands or outputs."""
+    running = (node for node in graph.nodes if not node.is_static)
+    counts = Counter((node.inputs[0], node.op.axis) for node in running if isinstance(node.op, Slice))
+    return max(counts.values(), default=0) > MOST_BY_RULES
 
 
 def lemma_match(
@@ -117,15 +130,11 @@ def lemma_match(
         nodes: what its operators are matched to, operands first.
         values: what its variables are bound to, by name.
     """
-    return Match(
-        lemma,
-        tuple(nodes),
-        values,
-        sizes={},
-        dtype=nodes[-1].types[0].dtype,
-        outputs=(nodes[-1].value,),
-        bases=tuple(bases),
-    )
+    operators = [node for node in lemma.source.nodes if not isinstance(node.op, Input)]
+    matched = dict(zip(operators, nodes, strict=True))
+    outputs = tuple(Value(matched[node], output) for node, output in lemma.source.outputs)
+    dtype = outputs[0].type.dtype
+    return Match(lemma, tuple(nodes), values, sizes={}, dtype=dtype, outputs=outputs, bases=tuple(bases))
 
 
 class _Derivation:
@@ -144,27 +153,45 @@ class _Derivation:
             if node not in self._lifted:
                 self._lifted[node] = self._lift(node)
 
-    def rolled(self, node: Node) -> Value | None:
-        """Return a concatenation of fewer operands that is equal to one; None if no two of its operands are joined."""
-        runs = self._runs(node)
-        if len(runs) == len(node.inputs):
-            return None
-        parts = [self._narrowed(part) if len(operands) > 1 else operands[0] for part, operands in runs]
-        return parts[0] if len(parts) == 1 else make(node.op, parts).value
+    def rolled(self, roots: Sequence[Node]) -> Sequence[Value]:
+        """Return what replaces some nodes: a concatenation of fewer operands, or slices of one value for others.
 
-    def leaves(self, node: Node) -> Sequence[Value]:
-        """Return what a concatenation is computed from, down to what its operands that are joined are slices of.
-
-        It is empty if none are joined.
+        It is empty if no two operands of a concatenation are joined, or if the others are no slices of one value.
         """
-        runs = self._runs(node)
-        if len(runs) == len(node.inputs):
+        if len(roots) > 1:
+            wholes = {self._whole(root) for root in roots}
+            return () if None in wholes or len(wholes) > 1 else self._slices(roots)
+        (root,), runs = roots, self._runs(roots[0])
+        if len(runs) == len(root.inputs):
             return ()
+        parts = [self._narrowed(part) if len(operands) > 1 else operands[0] for part, operands in runs]
+        return [parts[0] if len(parts) == 1 else make(root.op, parts).value]
+
+    def alike(self, nodes: Iterable[Node]) -> Iterator[Sequence[Node]]:
+        """Yield the sets of nodes that are slices of one value each, more than ordinary rules have outputs."""
+        sets = dict[Value, list[Node]]()
+        for node in nodes:
+            whole = self._whole(node)
+            if whole is not None:
+                sets.setdefault(whole, []).append(node)
+        return (alike for alike in sets.values() if len(alike) > MOST_BY_RULES)
+
+    def leaves(self, roots: Sequence[Node]) -> Sequence[Value]:
+        """Return what some nodes (see :meth:`rolled`) are computed from, down to what they are computed of slices of.
+
+        It is empty if nothing replaces them.
+        """
+        if len(roots) > 1:
+            return self._below([(root.value, True) for root in roots])
+        runs = self._runs(roots[0])
+        if len(runs) == len(roots[0].inputs):
+            return ()
+        return self._below([(operand, len(operands) > 1) for _, operands in runs for operand in operands])
+
+    def _below(self, values: Sequence[tuple[Value, bool]]) -> Sequence[Value]:
+        """Return what values are computed from; those without a mark, and what is no slice, are not taken apart."""
         leaves = dict[Value, None]()
-        stack: list[tuple[Value, bool]] = []
-        for _, operands in reversed(runs):
-            stack += [(operand, len(operands) > 1) for operand in reversed(operands)]
-        seen = set[Value]()
+        stack, seen = [*reversed(values)], set[Value]()
         while stack:
             value, is_joined = stack.pop()
             if value in seen:
@@ -175,6 +202,17 @@ class _Derivation:
             else:
                 leaves[value] = None
         return [leaf for leaf in leaves if leaf not in seen]
+
+    def _slices(self, nodes: Iterable[Node]) -> Sequence[Value]:
+        return [part for part in map(self._lifted.get, nodes) if part is not None]
+
+    def _whole(self, node: Node) -> Value | None:
+        """Return the value that a node is a slice of by rules; None if it is none, or is a view as it stands."""
+        part = None if type(node.op) in VIEWS else self._lifted.get(node)
+        if part is None:
+            return None
+        slice_ = part.node if isinstance(part.node.op, Slice) else part.node.inputs[0].node
+        return slice_.inputs[0]
 
     def _lift(self, node: Node) -> Value | None:
         if node.is_static or node.token is not None or len(node.types) > 1:
@@ -265,9 +303,9 @@ class _Derivation:
         return None
 
 
-def _lemma(source: Graph, target: Value, bases: Sequence[Substitution]) -> Substitution:
+def _lemma(source: Graph, targets: Sequence[Value], bases: Sequence[Substitution]) -> Substitution:
     numerics = max((rule.numerics for rule in bases), default=Numerics.EXACT)
-    return Substitution(source, Graph(source.inputs, (target,)), numerics=numerics, proof=LEMMA)
+    return Substitution(source, Graph(source.inputs, tuple(targets)), numerics=numerics, proof=LEMMA)
 
 
 def _has_one_dtype(side: Graph) -> bool:
@@ -364,17 +402,17 @@ def _excerpt(value: Value, levels: int) -> tuple[Value, Mapping[Value, Value]]:
         for operand in node.inputs:
             if operand.node not in kept:
                 leaves[operand] = make(Input(f"v{len(leaves)}", operand.type)).value
-    images = _images(value.node, leaves)
+    images = _images([value.node], leaves)
     origins = {image: leaf for leaf, image in leaves.items()}
     for node, image in images.items():
         origins |= {now: Value(node, now.output) for now in image.outputs}
     return Value(images[value.node], value.output), origins
 
 
-def _images(root: Node, leaves: Mapping[Value, Value]) -> Mapping[Node, Node]:
-    """Return the nodes that a node is computed by from some values, each as it is with others in place of these."""
+def _images(roots: Iterable[Node], leaves: Mapping[Value, Value]) -> Mapping[Node, Node]:
+    """Return the nodes that nodes are computed by from some values, each as it is with others in place of these."""
     images: dict[Node, Node] = {}
-    stack = [root]
+    stack = [*roots]
     while stack:
         node = stack[-1]
         waiting = [v.node for v in node.inputs if v not in leaves and v.node not in images]

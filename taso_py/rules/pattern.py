@@ -16,7 +16,7 @@ from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import AttributeValue, Input, Operator, substitute_attribute
 from taso_py.ir.size import Dim, Poly, solve, substitute, symbol, symbols
 from taso_py.ir.types import Axis, DType, Group, TensorType
-from taso_py.rules.substitution import Substitution, attribute_symbols
+from taso_py.rules.substitution import Substitution, attribute_symbols, key
 
 Size: TypeAlias = Dim | float
 Counts: TypeAlias = Mapping[type[Operator], int]
@@ -131,6 +131,14 @@ class Pattern:
     def root(self) -> int | None:
         """The operator that yields all outputs; None if there are several."""
         return next(iter(self.roots)) if len(self.roots) == 1 else None
+
+    @cached_property
+    def is_parallel(self) -> bool:
+        """True if there are more than two outputs, and a match is circular wherever one is computed from another."""
+        below = {type(node.op) for place, node in enumerate(self.nodes) if place not in self.roots}
+        used = {key(node) for node in Graph((), self.rule.target.outputs).nodes if isinstance(node.op, Input)}
+        is_below = not below.isdisjoint(type(self.nodes[root].op) for root in self.roots)
+        return len(self.roots) > 2 and not is_below and used >= set(map(key, self.variables))
 
 
 MARK = "?"

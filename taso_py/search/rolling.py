@@ -17,7 +17,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ops.movement import Concat, Slice
 from taso_py.rules.apply import apply
-from taso_py.rules.lemma import Roller
+from taso_py.rules.lemma import Roller, has_rows
 from taso_py.rules.match import Match
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost, static_bytes
@@ -95,9 +95,9 @@ def roll_up(graph: Graph, rules: Iterable[Substitution], cost: Cost, limits: Lim
 
 
 def _has_loops(graph: Graph) -> bool:
-    """Return whether a graph has what an unrolled loop consists of at least: slices and concatenations."""
+    """Return whether a graph has what unrolled loops have at least: many slices of a value, or some to be joined."""
     kinds = {type(node.op) for node in graph.nodes if not node.is_static}
-    return {Concat, Slice} <= kinds
+    return {Concat, Slice} <= kinds or has_rows(graph)
 
 
 def _candidate(graph: Graph, cost: Cost) -> Candidate:

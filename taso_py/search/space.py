@@ -6,8 +6,9 @@ only around nodes that really changed. A step in a graph of hundreds of nodes th
 new graph.
 
 A match that reads something which is computed from what it replaces cannot be applied. A step far from it may change
-that, so it is remembered as well: it is *blocked*. If a step makes a match far from it circular in this way, that is
-noticed only when the option is to be followed.
+that, so it is remembered as well: it is *blocked*. (Matches of rules with three outputs or more are not: there may be
+thousands, and rules with two reach the same.) If a step makes a match far from it circular in this way, that is noticed
+only when the option is to be followed.
 
 Invariant: the options of a state are the matches that can be applied to its graph, each once up to the symmetries of
 its rule, and once where several rules do the same; and perhaps some that became circular, of which the step is None.

@@ -31,7 +31,7 @@ from taso_py.rules.index import GraphIndex
 from taso_py.rules.lemma import LEMMA, Roller, lemma_match
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.ruleset import RuleSet
-from taso_py.rules.substitution import Substitution
+from taso_py.rules.substitution import Substitution, key
 from taso_py.rules.text import read_rules, write_rules
 from taso_py.search.bodies import Body
 
@@ -314,6 +314,9 @@ class _Known:
             raise TraceError(f"step {number}: the lemma {step.rule} does not follow from the rules")
         nodes = {node.digest: node for node in graph.nodes}
         places = {name: place.split(".") for name, place in step.values}
+        variables, count = lemma.source.inputs, len(lemma.source.nodes)
+        if (len(variables) + len(step.nodes), places.keys()) != (count, set(map(key, variables))):
+            return None
         if not {*step.nodes, *(digest for digest, _ in places.values())} <= nodes.keys():
             return None
         values = {name: Value(nodes[digest], int(output)) for name, (digest, output) in places.items()}

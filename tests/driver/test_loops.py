@@ -28,6 +28,7 @@ PARTS: dict[str, nn.Module | Tensor] = {
     "b": nn.Linear(16, 8, bias=False),
     "n": layer_norm(16),
 }
+RECURRENT: dict[str, nn.Module | Tensor] = {"a": nn.Linear(16, 8), "b": nn.Linear(8, 8)}
 
 
 @dataclass(frozen=True)
@@ -161,6 +162,62 @@ def _running(m: Any, x: Tensor) -> Tensor:
     return torch.cat(rows)
 
 
+def _recurrent(count: int) -> dict[str, Loop]:
+    """Loops in which each row needs those before, with the best form: what does not need them is done at once."""
+    rows, images = range(count), (3, count, 16)
+
+    def cell(m: Any, of_row: Tensor, h: Tensor) -> Tensor:
+        return torch.tanh(of_row + m.b(h))
+
+    def gated(m: Any, of_row: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        i, f = (of_row + m.b(h)).chunk(2, -1)
+        c = torch.sigmoid(f) * c + torch.tanh(i)
+        return torch.sin(c), c
+
+    def last(m: Any, of_rows: Sequence[Tensor], h: Tensor) -> Tensor:
+        for row in of_rows:
+            h = cell(m, row, h)
+        return h
+
+    def all_(m: Any, of_rows: Sequence[Tensor], h: Tensor) -> Tensor:
+        states: list[Tensor] = []
+        for row in of_rows:
+            states.append(h := cell(m, row, h))
+        return torch.stack(states)
+
+    def long(m: Any, of_rows: Sequence[Tensor], h: Tensor, c: Tensor) -> Tensor:
+        for row in of_rows:
+            h, c = gated(m, row, h, c)
+        return h
+
+    return {
+        "the last state": Loop(
+            lambda m, x, h: last(m, [m.a(x[:, i]) for i in rows], h),
+            lambda m, x, h: last(m, m.a(x).unbind(1), h),
+            (images, (3, 8)),
+            RECURRENT,
+        ),
+        "all states": Loop(
+            lambda m, x, h: all_(m, [m.a(row) for row in x], h),
+            lambda m, x, h: all_(m, m.a(x).unbind(), h),
+            ((count, 3, 16), (3, 8)),
+            RECURRENT,
+        ),
+        "backwards": Loop(
+            lambda m, x, h: last(m, [m.a(x[i]) for i in reversed(rows)], h),
+            lambda m, x, h: last(m, m.a(x).unbind()[::-1], h),
+            ((count, 3, 16), (3, 8)),
+            RECURRENT,
+        ),
+        "gates": Loop(
+            lambda m, x, h, c: long(m, [m.a(x[:, i]) for i in rows], h, c),
+            lambda m, x, h, c: long(m, m.a(x).unbind(1), h, c),
+            (images, (3, 8), (3, 8)),
+            {"a": nn.Linear(16, 16), "b": nn.Linear(8, 16)},
+        ),
+    }
+
+
 def _searched(loop: Loop) -> tuple[Program, Candidate, Candidate]:
     """The program of a loop, what the search finds for it, and for what it computes without one."""
     inputs = [randn(*shape).abs() for shape in loop.shapes]
@@ -180,6 +237,16 @@ def _searched(loop: Loop) -> tuple[Program, Candidate, Candidate]:
 )
 def test_rows_treated_alike_are_treated_at_once(name: str, count: int) -> None:
     program, found, best = _searched(_alike(count)[name])
+    assert found.graph == best.graph
+    trace = read_trace(write_trace(found.trace))
+    assert replay(program.graph, trace) == replay(program.graph, trace, matcher().rules) == found.graph
+    assert any(rule.proof == LEMMA for rule in trace.rules)
+    assert first_mismatch(program.graph, trace, 0, torch.device("cpu")) is None
+
+
+@pytest.mark.parametrize("name", _recurrent(2))
+def test_layers_of_rows_that_a_recurrent_network_reads_are_one(name: str) -> None:
+    program, found, best = _searched(_recurrent(9)[name])
     assert found.graph == best.graph
     trace = read_trace(write_trace(found.trace))
     assert replay(program.graph, trace) == replay(program.graph, trace, matcher().rules) == found.graph

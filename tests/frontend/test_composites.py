@@ -45,6 +45,19 @@ COMPOSITES: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...], set[str]]] =
         (randn(3), randn(4)),
         set(),
     ),
+    "cells of recurrent networks": (
+        lambda s, x, h, w, v: (
+            *torch.lstm_cell(x, (h, h), w, v, w[:, 0], v[:, 0]),
+            torch.gru_cell(x, h, w[:9], v[:9]),
+            torch.rnn_tanh_cell(x, h, w[:3], v[:3], w[:3, 0]),
+            torch.rnn_relu_cell(x, h, w[:3], v[:3]),
+            *torch.unsafe_split(w, 4),
+            *torch.unsafe_split_with_sizes(w, [2, 3], 1),
+            *torch.unsafe_chunk(w, 2, 1),
+        ),
+        (randn(2, 5), randn(2, 3), randn(12, 5), randn(12, 3)),
+        set(),
+    ),
     "elements along an axis": (
         lambda s, x: torch.take_along_dim(x, torch.tensor([[2, 0]]), 1),
         (randn(2, 3),),

@@ -93,6 +93,68 @@ def test_other_slices_are_not(graph: Graph) -> None:
     assert not _lemmas(graph)
 
 
+def _used(*bounds: tuple[int, int], done: str = "relu({})", read: str = "x", also: str = "") -> Graph:
+    """What is done to rows of a value, each added to another value of its size."""
+    parts = [done.format(f"slice({read}){{axis=-2, start={start}, stop={stop}}}") for start, stop in bounds]
+    sums = [f"add({part}, y{place})" for place, part in enumerate(parts)]
+    others = ", ".join(f"y{place}: f32[{stop - start},8]" for place, (start, stop) in enumerate(bounds))
+    return parse_graph(f"graph(x: f32[8,8], w: f32[8,8], {others}) {{ return {', '.join(sums)}{also} }}")
+
+
+@pytest.mark.parametrize(
+    ("graph", "target"),
+    [
+        (_used(*_each(8)), "t0 = relu(v0); slice(t0){axis=-2, start=0, stop=1}, "),
+        (_used(*_each(8)[::-1]), "t0 = relu(v0); slice(t0){axis=-2, start=7, stop=8}, "),
+        (_used((0, 1), (1, 3), (2, 4), (4, 5), (7, 8)), "t0 = relu(v0); slice(t0){axis=-2, start=0, stop=1}, "),
+        (_used(*_each(5), done="linear({}, w)", read="tanh(x)"), "t0 = linear(v0, v1); slice(t0){axis=-2, start=0"),
+        (_used(*_each(5), done="tanh(linear({}, w))"), "t0 = linear(v0, v1); slice(t0){axis=-2, start=0"),
+    ],
+)
+def test_what_is_done_to_many_slices_is_done_once(graph: Graph, target: str) -> None:
+    (lemma,) = _lemmas(graph)
+    assert _target(lemma).startswith(target)
+    assert len(lemma.source.outputs) == len(lemma.target.outputs) >= 5
+    assert prove(lemma).outcome is Outcome.PROVED
+
+
+def test_what_is_done_one_after_the_other_is_a_lemma_each() -> None:
+    (match, after) = Roller(RULES).lemmas(_used(*_each(5), done="relu(linear({}, w))"), set[Node]())
+    assert [_target(one.rule).partition(";")[0] for one in (match, after)] == [
+        "t0 = linear(v0, v1)",
+        "t0 = relu(linear(v0, v1))",
+    ]
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        _used(*_each(4)),
+        _used(*_each(8), done="tanh({})"),
+        _used(*_each(8), done="{}"),
+        _used(*_each(8), done="relu(tanh({}))"),
+        _used(*_each(4), also=", relu(slice(tanh(x)){axis=-2, start=4, stop=5})"),
+        _used(*_each(4), also=", relu(slice(x){axis=-1, start=4, stop=5})"),
+        _used(*_each(4), also=", linear(slice(x){axis=-2, start=4, stop=5}, w)"),
+    ],
+)
+def test_what_is_done_to_few_or_differs_is_left_to_other_rules(graph: Graph) -> None:
+    assert not _lemmas(graph)
+
+
+def test_slices_that_stay_what_they_are_do_not_follow() -> None:
+    graph = _used(*_each(8))
+    (match,) = Roller(RULES).lemmas(graph, set[Node]())
+    assert len(match.outputs) == 8
+    assert Roller(match.bases).bases(match.rule) == list(match.bases)
+    outputs = match.rule.target.outputs
+    for wrong in (match.rule.source.outputs, outputs[::-1], (*outputs[:-1], outputs[0])):
+        assert not Roller(RULES).bases(replace(match.rule, target=Graph(match.rule.source.inputs, wrong)))
+    views = parse_graph("""graph(v0: f32[2,8]) {
+      return slice(v0){axis=-2, start=0, stop=1}, slice(v0){axis=-2, start=1, stop=2} }""")
+    assert not Roller(RULES).target(views)
+
+
 def test_a_lemma_has_the_numerics_of_the_rules_that_it_follows_from() -> None:
     assert [_lemmas(_rows(*_each(2), done=done))[0].numerics for done in ("relu({})", "linear({}, w)")] == [
         Numerics.EXACT,

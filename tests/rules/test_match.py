@@ -1,5 +1,6 @@
 """Matching: rule text and graph text in, bindings out."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 
@@ -15,6 +16,7 @@ from taso_py.models import zoo
 from taso_py.ops.elementwise import Relu, Sub
 from taso_py.ops.signs import sign_of
 from taso_py.ops.table import parse_graph
+from taso_py.rules.apply import cyclic_path
 from taso_py.rules.database import read_database
 from taso_py.rules.embed import embeddings
 from taso_py.rules.index import GraphIndex
@@ -162,6 +164,43 @@ def test_shared_interior_nodes_need_not_be_outputs() -> None:
 def test_outputs_are_distinct() -> None:
     graph = 'graph(x: f32[1,8]) { w = weight{key="w", type=f32[8,4]} return matmul(x, w), relu(matmul(x, w)) }'
     assert not matches(MERGE, graph)
+
+
+THREE = """rule x: float[A,K], y: float[B,K], z: float[C,K], w: float[K,N]
+  source matmul(x, w), matmul(y, w), matmul(z, w)
+  target t = matmul(concat(x, y, z){axis=-2}, w); slice(t){axis=-2, start=0, stop=A},
+    slice(t){axis=-2, start=A, stop=A+B}, slice(t){axis=-2, start=A+B, stop=A+B+C}"""
+TWO = """rule x: float[A,K], y: float[B,K], w: float[K,N]
+  source matmul(x, w), matmul(y, w)
+  target t = matmul(concat(x, y){axis=-2}, w);
+    slice(t){axis=-2, start=0, stop=A}, slice(t){axis=-2, start=A, stop=A+B}"""
+BELOW = """rule x: float[A,K], y: float[B,K], z: float[C,K], w: float[K,K]
+  source matmul(matmul(x, w), w), matmul(y, w), matmul(z, w)
+  target t = matmul(concat(matmul(x, w), y, z){axis=-2}, w); slice(t){axis=-2, start=0, stop=A},
+    slice(t){axis=-2, start=A, stop=A+B}, slice(t){axis=-2, start=A+B, stop=A+B+C}"""
+
+
+@pytest.mark.parametrize(("chains", "length", "count"), [(1, 6, 0), (3, 1, 1), (3, 2, 8), (2, 3, 0), (4, 2, 32)])
+def test_of_many_outputs_none_is_computed_from_another(chains: int, length: int, count: int) -> None:
+    """Chains of products with one matrix: two of a chain cannot be one."""
+    lines = [f"a{i}0 = tanh(x{i})" for i in range(chains)]
+    lines += [f"a{i}{k + 1} = tanh(matmul(a{i}{k}, w))" for i in range(chains) for k in range(length)]
+    variables = ", ".join(f"x{i}: f32[1,8]" for i in range(chains))
+    results = ", ".join(f"a{i}{length}" for i in range(chains))
+    graph = f"graph({variables}, w: f32[8,8]) {{ {' '.join(lines)} return {results} }}"
+    assert len(matches(THREE, graph)) == count
+    index = GraphIndex(parse_graph(graph))
+    every = [match for match in Matcher(read_rules(TWO)).matches(index) if not cyclic_path(match, index)]
+    assert len(every) == math.comb(chains, 2) * length**2
+
+
+def test_an_output_may_be_computed_from_another_where_the_rule_says_so() -> None:
+    graph = """graph(x: f32[1,8], y: f32[1,8], w: f32[8,8]) {
+      t = matmul(x, w)
+      return matmul(t, w), t, matmul(y, w)
+    }"""
+    assert matches(BELOW, graph)
+    assert not matches(THREE, graph)
 
 
 def test_a_rule_whose_target_is_not_symmetric_keeps_both_orders() -> None:

@@ -84,9 +84,35 @@ def test_a_lemma_that_says_something_else_is_refused(found: SearchResult) -> Non
 def test_a_lemma_applies_only_where_the_trace_says_what_is_there(found: SearchResult) -> None:
     trace = found.best.trace
     first = trace.steps[0]
-    for nodes in (first.nodes[::-1], (first.nodes[0],) * len(first.nodes), ("0" * 32, *first.nodes[1:])):
+    nodes = first.nodes
+    others = [nodes[::-1], (nodes[0],) * len(nodes), ("0" * 32, *nodes[1:]), nodes[1:], (*nodes, nodes[0])]
+    for wrong in (*(replace(first, nodes=other) for other in others), replace(first, values=())):
         with pytest.raises(TraceError, match="step 1"):
-            replay(_loop(5), replace(trace, steps=(replace(first, nodes=nodes),)))
+            replay(_loop(5), replace(trace, steps=(wrong,)))
+
+
+def _recurrent(count: int) -> Graph:
+    """A product of each row of a value, each needed at another time."""
+    rows = [f"h = tanh(add(linear(slice(x){{axis=-2, start={i}, stop={i + 1}}}, w), h))" for i in range(count)]
+    return parse_graph(f"graph(x: f32[{count},8], w: f32[8,8], h: f32[1,8]) {{ {' '.join(rows)} return h }}")
+
+
+def test_what_a_recurrent_network_does_to_each_row_is_done_at_once() -> None:
+    calls = {"linear": 4.0, "slice": 0.5}
+    few, many = (search(_recurrent(count), RULES, FakeCost(calls)).best for count in (4, 30))
+    assert not few.applied
+    (step,) = many.trace.steps
+    assert [node.op.name for node in many.graph.nodes].count("linear") == 1
+    trace = read_trace(write_trace(many.trace))
+    assert replay(_recurrent(30), trace) == replay(_recurrent(30), trace, RULES) == many.graph
+    others = [step.nodes[:-1], (*step.nodes[1:], step.nodes[0]), step.nodes[::-1]]
+    for wrong in (*(replace(step, nodes=other) for other in others), replace(step, values=step.values[:1])):
+        with pytest.raises(TraceError, match="step 1"):
+            replay(_recurrent(30), replace(trace, steps=(wrong,)))
+
+
+def test_rows_of_which_nothing_is_gained_stay() -> None:
+    assert not search(_recurrent(30), RULES, FakeCost({"linear": 0.0, "slice": 0.1})).best.applied
 
 
 def test_lemmas_keep_to_the_numerics_cap() -> None:

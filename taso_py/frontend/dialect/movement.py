@@ -372,6 +372,8 @@ ROWS: Mapping[str, Callable[[AtenCall], Result]] = {
     "aten.split.Tensor": _pieces,
     "aten.split_with_sizes.default": _pieces,
     "aten.chunk.default": _pieces,
+    "aten.unsafe_split.Tensor": _pieces,
+    "aten.unsafe_split_with_sizes.default": _pieces,
     "aten.unbind.int": _unbind,
     "aten.cat.default": _cat,
     "aten.stack.default": _stack,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from taso_py.backend.division import Division
 from taso_py.engines.engine import EngineUnavailableError
-from taso_py.engines.openvino_constants import read_model
+from taso_py.engines.openvino_models import read_model
 from taso_py.engines.precision import check_range, most_given, other_precision
 from taso_py.engines.session import WRITES, NodeTime, OnnxModel, Session, SessionEngine, dense, input_names_in
 from taso_py.ir.errors import first_line

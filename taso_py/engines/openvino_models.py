@@ -1,11 +1,15 @@
-"""Constants that OpenVINO would compute at run time: products, convolutions and pools of constants.
+"""OpenVINO models, with changes that keep OpenVINO 2026.4 from computing something else.
 
-OpenVINO folds what it can evaluate without a device. Its CPU plugin computes the rest once, when a model is compiled,
-and then lets a later operator write its result over that: ``conv(constant, constant) + x`` with a view or a conversion
-of layout before the sum adds ``x`` once more in each run. Bias is such a sum, so that no folding of our graph prevents
-it. (Seen in OpenVINO 2026.4.)
+Constants that it would compute at run time: it folds what it can evaluate without a device. Its CPU plugin computes the
+rest once, when a model is compiled, and then lets a later operator write its result over that:
+``conv(constant, constant) + x`` with a view or a conversion of layout before the sum adds ``x`` once more in each run.
+Bias is such a sum, so that no folding of our graph prevents it.
 
-Invariant: a model that was prepared computes nothing of constants alone, but for random numbers and control flow.
+Magnitudes of vectors: its rule that moves ``abs`` before a concatenation of vectors changes the concatenation also for
+its other readers, and for who called the model if it is a result.
+
+Invariant: a model that was read computes nothing of constants alone, but for random numbers and control flow, and has
+no ``abs`` of a vector, also not in bodies of control flow.
 """
 
 from __future__ import annotations
@@ -17,17 +21,40 @@ from typing import Any
 
 _LEFT = frozenset({"Constant", "Result", "RandomUniform", "Multinomial", "ReadValue", "If", "Loop", "TensorIterator"})
 """Types of operators that are not computed beforehand, though they may read constants only or nothing."""
+_BODIES = {"If": ("get_then_body", "get_else_body"), "Loop": ("get_function",), "TensorIterator": ("get_function",)}
+"""Methods of control flow that return its bodies."""
 
 
 def read_model(core: Any, content: bytes | Path, settings: Mapping[str, Any]) -> Any:
-    """Return the OpenVINO model of an ONNX model or a file, prepared.
+    """Return the OpenVINO model of an ONNX model or a file, with these changes.
 
     Args:
         core: an OpenVINO runtime.
         content: the ONNX model, or the path of a file that OpenVINO reads.
         settings: settings with which constants are computed.
     """
-    return prepared(core, core.read_model(content), settings)
+    model = core.read_model(content)
+    take_apart(model)
+    return prepared(core, model, settings)
+
+
+def take_apart(model: Any) -> None:
+    """Let each ``abs`` of a vector in a model, or in a body of its control flow, be one of a matrix of one row."""
+    ops: Any = importlib.import_module("openvino.opset13")
+    for node in model.get_ordered_ops():
+        for body in _BODIES.get(node.get_type_name(), ()):
+            take_apart(getattr(node, body)())
+        if node.get_type_name() != "Abs" or node.get_output_partial_shape(0).rank.to_string() != "1":
+            continue
+        result, axis = node.output(0), ops.constant(0)
+        readers, names = result.get_target_inputs(), result.get_names()
+        node.input(0).replace_source_output(ops.unsqueeze(node.input_value(0), axis).output(0))
+        flat = ops.squeeze(node, axis).output(0)
+        for reader in readers:
+            reader.replace_source_output(flat)
+        result.set_names(set())
+        flat.set_names(names)  # results are known by them
+    model.validate_nodes_and_infer_types()
 
 
 def prepared(core: Any, model: Any, settings: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What OpenVINO computes of constants: each call gives the same, results that are computed over others too."""
+"""OpenVINO models: what is computed of constants is the same in each call, and no value is taken for another."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._higher_order_ops import while_loop
 
 from taso_py.backend import build
 from taso_py.engines.engine import CompiledGraph
 from taso_py.engines.openvino import compile_settings
-from taso_py.engines.openvino_constants import of_constants, prepared
+from taso_py.engines.openvino_models import of_constants, prepared, take_apart
 from taso_py.frontend import import_module
 from tests.engines.sessions import engine_named, program_of
 
@@ -109,3 +111,55 @@ def test_the_file_of_a_result_is_prepared() -> None:
     xml, content = files["openvino_model.xml"], files["openvino_model.bin"]
     model = openvino.Core().read_model(xml, content)
     assert not of_constants(model)
+
+
+def _joined(x: Tensor) -> tuple[Tensor, Tensor]:
+    return (c := torch.cat([x, x])), c.abs()
+
+
+JOINED: dict[str, Callable[[Tensor], Any]] = {
+    "returned": _joined,
+    "returned, of many": lambda x: (c := torch.cat([x] * 5), c.abs(), c.abs() + 1),
+    "read": lambda x: (c := torch.cat([x, x * 2])).exp() + c.abs(),
+    "in a branch": lambda x: torch.cond(x.sum() > 9, _joined, lambda x: _joined(x - 1), (x,)),
+    "in a loop": lambda x: while_loop(
+        lambda i, c, a: i < 2,
+        lambda i, c, a: (i + 1, *_joined(c[:6] - a[:6])),
+        (torch.tensor(0), torch.cat([x, x]), torch.cat([x, x])),
+    ),
+    "reshaped": lambda x: (c := torch.cat([x.reshape(2, 3)] * 2).flatten(), c.abs(), c.reshape(2, 6).abs()),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_a_value_is_not_taken_for_its_magnitude(name: str) -> None:
+    found = engine_named("openvino").build(program_of(Joined(JOINED[name]), (X,)))(X)
+    torch.testing.assert_close(found, JOINED[name](X))
+
+
+class Joined(nn.Module):
+    """A function of a vector."""
+
+    def __init__(self, function: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize("shape", [[2], [-1], [2, 2]])
+def test_a_magnitude_of_a_vector_is_one_of_a_matrix(shape: list[int]) -> None:
+    openvino: Any = pytest.importorskip("openvino")
+    ops: Any = importlib.import_module("openvino.opset13")
+    x = ops.parameter(shape, np.float32)
+    magnitude = ops.abs(x)
+    magnitude.output(0).set_names({"magnitude"})
+    model = openvino.Model([magnitude], [x], "magnitude")
+    take_apart(model)
+    kinds = [node.get_type_name() for node in model.get_ordered_ops()]
+    assert ("Unsqueeze" in kinds) == (shape != [2, 2])
+    assert [port.get_names() for port in model.outputs] == [{"magnitude"}]
+    given = -X[:4].reshape(2, 2).numpy() if shape == [2, 2] else -X[:2].numpy()
+    (found,) = openvino.Core().compile_model(model, "CPU").create_infer_request().infer([given]).values()
+    assert found.tolist() == abs(given).tolist()

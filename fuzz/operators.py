@@ -159,7 +159,7 @@ def _parallel_products(draft: Draft) -> str | None:
     if name is None:
         return None
     value = draft.tensor(name)
-    weights = [draft.weight((value.shape[-1], 3), value.dtype) for _ in range(draft.integer(2, 3))]
+    weights = [draft.weight((value.shape[-1], 3), value.dtype) for _ in range(draft.choice((2, 3, 3, 10)))]
     terms = [f"{name} @ {weight}" for weight in weights]
     return draft.choice((" + ".join(terms), f"torch.cat([{', '.join(terms)}], -1)", f"({', '.join(terms)})"))
 

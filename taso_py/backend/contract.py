@@ -178,7 +178,7 @@ def strided_copy(
     Axes of stride 0 are expanded from a copy of one slice; if elements share memory otherwise, the copy is dense.
     """
     compact = [1 if stride == 0 else size for size, stride in zip(shape, strides, strict=True)]
-    if not _is_injective(compact, strides):
+    if _is_contiguous(shape, strides) or not _is_injective(compact, strides):
         return _dense_copy(graph, node)
     for axis, (size, kept) in enumerate(zip(shape, compact, strict=True)):
         if size != kept:
@@ -193,6 +193,16 @@ def strided_copy(
 
 def _dense_copy(graph: fx.Graph, node: fx.Node) -> fx.Node:
     return graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+
+
+def _is_contiguous(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:
+    """Return whether strides are those that PyTorch gives a new tensor which has elements."""
+    step: Dim = 1
+    for size, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if stride != step or size == 0:
+            return False
+        step = step * size
+    return True
 
 
 def _is_injective(shape: Sequence[Dim], strides: Sequence[Dim]) -> bool:

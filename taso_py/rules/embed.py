@@ -11,9 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from taso_py.ir.node import Node, Value
+from taso_py.ir.operator import Operator
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.pattern import Bindings, JoinPoint, OperandRef, Pattern, PatternOperator
 
+MOST_SIBLINGS = 8
+"""The most operators of a kind that read one value of which rules match three or more: 30 have 27,405 sets of four."""
 _Agenda: TypeAlias = list[tuple[OperandRef, Value]]
 """References of the pattern still to be bound, each with its value in the graph."""
 
@@ -97,7 +100,7 @@ class _Embedding:
         self, pattern: Pattern, index: GraphIndex, before: Mapping[int, Sequence[int]], only_running: bool
     ) -> None:
         self._operators, self._types, self._index, self._before = pattern.operators, pattern.types, index, before
-        self._roots, self._is_parallel = pattern.roots, pattern.is_parallel
+        self._roots, self._shared, self._is_parallel = pattern.roots, pattern.shared, pattern.is_parallel
         self._running = pattern.root if only_running else None
         """The operator that may not be bound to what depends on weights only, if there is one."""
 
@@ -138,16 +141,28 @@ class _Embedding:
         if not operator.swappable:
             nodes = [node for node in nodes if _may_read(node, operator, bound)]
         if join_point.index in self._roots:
-            taken = [bound.nodes[root] for root in self._roots]
+            taken = [node for node in map(bound.nodes.__getitem__, self._roots) if node is not None]
             nodes = [node for node in nodes if node not in taken]
             if self._is_parallel:
-                known, apart = [node for node in taken if node is not None], self._index.is_apart
-                nodes = [node for node in nodes if all(apart(node, other) for other in known)]
+                apart = self._index.is_apart
+                nodes = [node for node in nodes if all(apart(node, other) for other in taken)]
+            if taken and self._shared and self._is_crowded(bound, kind):
+                return ()
         for operator in self._before.get(join_point.index, ()):
             earlier = bound.nodes[operator]
             if earlier is not None:
                 nodes = [node for node in nodes if place[node] >= place[earlier]]
         return nodes
+
+    def _is_crowded(self, bound: Bindings, kind: type[Operator]) -> bool:
+        """Return whether too many operators of a kind read what all roots do: those are merged at once, by lemmas."""
+        for slot in self._shared:
+            value = bound.values[slot.number] if slot.is_variable else None
+            node = value.node if value else None if slot.is_variable else bound.nodes[slot.number]
+            readers = self._index.users[node] if node else ()
+            if sum(type(reader.op) is kind for reader in readers) <= MOST_SIBLINGS:
+                return False
+        return True
 
 
 def _may_read(node: Node, operator: PatternOperator, bound: Bindings) -> bool:

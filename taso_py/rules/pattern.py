@@ -133,6 +133,12 @@ class Pattern:
         return next(iter(self.roots)) if len(self.roots) == 1 else None
 
     @cached_property
+    def shared(self) -> Set[OperandRef]:
+        """The values that all roots read; none if there are less than three roots."""
+        read = [set(self.operators[root].operands) for root in self.roots]
+        return set.intersection(*read) if len(read) > 2 else frozenset()
+
+    @cached_property
     def is_parallel(self) -> bool:
         """True if there are more than two outputs, and a match is circular wherever one is computed from another."""
         below = {type(node.op) for place, node in enumerate(self.nodes) if place not in self.roots}

@@ -9,15 +9,14 @@ Invariant: a lemma that is applied makes the graph cheaper, and is within the li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
-from taso_py.ops.movement import Concat, Slice
 from taso_py.rules.apply import apply
-from taso_py.rules.lemma import Roller, has_rows
+from taso_py.rules.lemma import Lemmas, may_have_lemmas
 from taso_py.rules.match import Match
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost, static_bytes
@@ -42,7 +41,7 @@ def search_rolled(
         limits: the limits of the search.
         search: searches from another graph, within other limits.
     """
-    if not _has_loops(graph):
+    if not may_have_lemmas(graph):
         return search(graph, limits)
     start, original = limits.now(), _candidate(graph, cost)
     within = replace(limits, static_bytes=limits.most_bytes(original.static_bytes))
@@ -80,24 +79,18 @@ def roll_up(graph: Graph, rules: Iterable[Substitution], cost: Cost, limits: Lim
         cost: gives the costs of graphs.
         limits: the limits on time, numerics, and the bytes that a graph may store, as a number.
     """
-    start, roller, seconds, tried = limits.now(), Roller(rules), cost.graph_cost(graph), set[Node]()
+    start, lemmas, seconds, tried = limits.now(), Lemmas(rules), cost.graph_cost(graph), set[Sequence[Node]]()
     most = limits.static_bytes if limits.static_bytes is not None else float("inf")
     is_changed = True
     while is_changed and limits.now() - start <= limits.seconds:
         is_changed = False
-        for match in roller.lemmas(graph, tried):
+        for match in lemmas.matches(graph, tried):
             after = apply(graph, match) if limits.allows(match) else None
             if after is None or static_bytes(cost, after) > most or not (price := cost.graph_cost(after)) < seconds:
                 continue
             graph, seconds, is_changed = after, price, True
             yield match, graph
             break
-
-
-def _has_loops(graph: Graph) -> bool:
-    """Return whether a graph has what unrolled loops have at least: many slices of a value, or some to be joined."""
-    kinds = {type(node.op) for node in graph.nodes if not node.is_static}
-    return {Concat, Slice} <= kinds or has_rows(graph)
 
 
 def _candidate(graph: Graph, cost: Cost) -> Candidate:

@@ -28,7 +28,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.rules.apply import apply, concrete_side
 from taso_py.rules.index import GraphIndex
-from taso_py.rules.lemma import LEMMA, Roller, lemma_match
+from taso_py.rules.lemma import LEMMA, Lemmas, lemma_match
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution, key
@@ -169,8 +169,8 @@ def _read_body(found: re.Match[str], rules: Sequence[Substitution]) -> BodyTrace
     steps = tuple(_read_step(line.removeprefix("  ")) for line in lines.splitlines())
     used = {step.rule for step in steps}
     if any(rule.proof == LEMMA and rule.id in used for rule in rules):
-        roller = Roller(rules)
-        used |= {base.id for rule in rules if rule.proof == LEMMA and rule.id in used for base in roller.bases(rule)}
+        lemmas = Lemmas(rules)
+        used |= {base.id for rule in rules if rule.proof == LEMMA and rule.id in used for base in lemmas.bases(rule)}
     trace = Trace(original, steps, tuple(rule for rule in rules if rule.id in used))
     return BodyTrace(node, int(place), trace, result)
 
@@ -295,8 +295,8 @@ class _Known:
         self._lemmas = {rule.id: rule for rule in trace.rules if rule.proof == LEMMA}
 
     @cached_property
-    def _roller(self) -> Roller:
-        return Roller(rule for rule in self._rules if rule.proof != LEMMA)
+    def _derived(self) -> Lemmas:
+        return Lemmas(rule for rule in self._rules if rule.proof != LEMMA)
 
     def find(self, graph: Graph, step: TraceStep, number: int) -> Match | None:
         """Return the match that a step describes, if there is one.
@@ -309,7 +309,7 @@ class _Known:
             return _find(graph, step, rule)
         if lemma is None:
             raise TraceError(f"step {number}: the database has no rule {step.rule}")
-        bases = self._roller.bases(lemma)
+        bases = self._derived.bases(lemma)
         if not bases:
             raise TraceError(f"step {number}: the lemma {step.rule} does not follow from the rules")
         nodes = {node.digest: node for node in graph.nodes}

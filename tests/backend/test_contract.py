@@ -46,6 +46,26 @@ def test_parts_that_together_are_most_of_a_value_stay_where_they_are() -> None:
     torch.testing.assert_close((first, second), (X * 2).chunk(8)[:2])
 
 
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_a_copy_has_the_strides_of_the_original(order: torch.memory_format) -> None:
+    def taken(s: object, x: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part.contiguous(memory_format=order) for part in x.view(1, 8, 8, 64).mul(2).split(16, 3))
+
+    program = import_module(Model(taken), (X,))
+    merged = replace(
+        program,
+        graph=parse_graph("""graph(args_0: f32[64,64]) {
+          double = reshape(add(args_0, args_0)){shape=[1,8,8,64]}
+          return slice(double){axis=-1, start=0, stop=16}, slice(double){axis=-1, start=16, stop=32},
+            slice(double){axis=-1, start=32, stop=48}, slice(double){axis=-1, start=48, stop=64}
+        }"""),
+    )
+    for found, expected in zip(build(merged)(X), taken(None, X), strict=True):
+        assert torch.equal(found, expected)
+        assert found.stride() == expected.stride()
+        assert kept(found) == 0
+
+
 def test_what_is_returned_twice_is_copied_once() -> None:
     first, second = build(import_module(Model(lambda s, x: ((y := (x * 2)[:4]), y)), (X,)))(X)
     assert first.data_ptr() == second.data_ptr()

@@ -106,6 +106,7 @@ def test_most_lowerings_are_called_directly() -> None:
         (torch.ops.aten.embedding.default, (5, 3), (torch.tensor([4, 0]), 0)),
         (torch.ops.aten.pad.default, (1, 2, 4, 4), ([1, 2, 0, 1], "reflect")),
         (torch.ops.aten.roll.default, (3, 4), ([1, -2], [0, 1])),
+        (torch.ops.aten.clone.default, (3, 4), ()),
         (torch.ops.aten.hardtanh.default, (3, 4), (-0.25, 6)),
         (torch.ops.aten.elu.default, (3, 4), (1.5, 2, 0.5)),
         (torch.ops.aten.softplus.default, (3, 4), (1.5, 3)),
@@ -128,7 +129,13 @@ def test_calls_of_operators_outside_the_table_run_the_same_kernels(
 @pytest.mark.parametrize("overload", [target for target in FUNCTIONS if "_." in str(target)], ids=str)
 def test_in_place_forms_write_to_their_first_operand(overload: Any) -> None:
     x, y = torch.rand(3, 4) + 0.5, torch.rand(3, 4)
-    others = [y] if str(overload).endswith("Tensor") else [0.75] if "clamp" in str(overload) else []
+    others = (
+        [y]
+        if str(overload).endswith("Tensor") or "copy" in str(overload)
+        else [0.75]
+        if "clamp" in str(overload)
+        else []
+    )
     others = [y, y] if "addcmul" in str(overload) else others
     mine, other = x.clone(), x.clone()
     with Log() as log:

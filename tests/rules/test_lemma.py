@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,7 +11,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ops.table import parse_graph
 from taso_py.rules.apply import apply
-from taso_py.rules.lemma import Roller
+from taso_py.rules.lemma import Lemmas
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules, write_rules
 from taso_py.rules.verdict import Numerics, Outcome
@@ -44,7 +44,7 @@ def _each(count: int) -> list[tuple[int, int]]:
 
 
 def _lemmas(graph: Graph, rules: Iterable[Substitution] = RULES) -> list[Substitution]:
-    return [match.rule for match in Roller(rules).lemmas(graph, set[Node]())]
+    return [match.rule for match in Lemmas(rules).matches(graph, set[Sequence[Node]]())]
 
 
 def _target(lemma: Substitution) -> str:
@@ -119,7 +119,7 @@ def test_what_is_done_to_many_slices_is_done_once(graph: Graph, target: str) -> 
 
 
 def test_what_is_done_one_after_the_other_is_a_lemma_each() -> None:
-    (match, after) = Roller(RULES).lemmas(_used(*_each(5), done="relu(linear({}, w))"), set[Node]())
+    (match, after) = Lemmas(RULES).matches(_used(*_each(5), done="relu(linear({}, w))"), set[Sequence[Node]]())
     assert [_target(one.rule).partition(";")[0] for one in (match, after)] == [
         "t0 = linear(v0, v1)",
         "t0 = relu(linear(v0, v1))",
@@ -144,15 +144,15 @@ def test_what_is_done_to_few_or_differs_is_left_to_other_rules(graph: Graph) -> 
 
 def test_slices_that_stay_what_they_are_do_not_follow() -> None:
     graph = _used(*_each(8))
-    (match,) = Roller(RULES).lemmas(graph, set[Node]())
+    (match,) = Lemmas(RULES).matches(graph, set[Sequence[Node]]())
     assert len(match.outputs) == 8
-    assert Roller(match.bases).bases(match.rule) == list(match.bases)
+    assert Lemmas(match.bases).bases(match.rule) == list(match.bases)
     outputs = match.rule.target.outputs
     for wrong in (match.rule.source.outputs, outputs[::-1], (*outputs[:-1], outputs[0])):
-        assert not Roller(RULES).bases(replace(match.rule, target=Graph(match.rule.source.inputs, wrong)))
+        assert not Lemmas(RULES).bases(replace(match.rule, target=Graph(match.rule.source.inputs, wrong)))
     views = parse_graph("""graph(v0: f32[2,8]) {
       return slice(v0){axis=-2, start=0, stop=1}, slice(v0){axis=-2, start=1, stop=2} }""")
-    assert not Roller(RULES).target(views)
+    assert not Lemmas(RULES).target(views)
 
 
 def test_a_lemma_has_the_numerics_of_the_rules_that_it_follows_from() -> None:
@@ -168,21 +168,21 @@ def test_rules_that_may_overflow_are_not_reversed() -> None:
 
 def test_a_lemma_follows_from_its_rules_in_any_order_and_no_others() -> None:
     graph = _rows(*_each(8), done="add(relu({0}), {0})")
-    (match,) = Roller(RULES).lemmas(graph, set[Node]())
+    (match,) = Lemmas(RULES).matches(graph, set[Sequence[Node]]())
     assert {rule.id for rule in match.bases} == {rule.id for rule in (RELU, JOINED, WHOLE, SUM)}
     (lemma,) = read_rules(write_rules([match.rule]))
     assert lemma == match.rule
-    assert Roller(match.bases).bases(lemma) == Roller(RULES[::-1]).bases(lemma) == list(match.bases)
+    assert Lemmas(match.bases).bases(lemma) == Lemmas(RULES[::-1]).bases(lemma) == list(match.bases)
     for rule in match.bases:
-        assert not Roller([other for other in RULES if other is not rule]).bases(lemma)
+        assert not Lemmas([other for other in RULES if other is not rule]).bases(lemma)
 
 
 def test_what_is_said_of_other_rows_does_not_follow() -> None:
     (lemma,) = _lemmas(_rows(*_each(8)))
     wrong = replace(lemma, target=lemma.source)
-    assert Roller(RULES).bases(lemma)
-    assert not Roller(RULES).bases(wrong)
-    assert not Roller(RULES).bases(replace(lemma, numerics=Numerics.REORDER))
+    assert Lemmas(RULES).bases(lemma)
+    assert not Lemmas(RULES).bases(wrong)
+    assert not Lemmas(RULES).bases(replace(lemma, numerics=Numerics.REORDER))
 
 
 def test_a_lemma_applies_where_it_was_found() -> None:
@@ -190,7 +190,7 @@ def test_a_lemma_applies_where_it_was_found() -> None:
       t = tanh(x)
       return mul(y, concat(relu(slice(t){axis=-2, start=0, stop=3}), relu(slice(t){axis=-2, start=3, stop=4})){axis=-2})
     }""")
-    (match,) = Roller(RULES).lemmas(graph, set[Node]())
+    (match,) = Lemmas(RULES).matches(graph, set[Sequence[Node]]())
     assert apply(graph, match) == parse_graph("graph(x: f32[2,4,8], y: f32[2,4,8]) { return mul(y, relu(tanh(x))) }")
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from threading import Barrier
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -54,7 +54,8 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ops.functions import TRANSCENDENTAL
 from taso_py.ops.opaque import Opaque
-from taso_py.rules.apply import replacements
+from taso_py.rules.apply import apply, replacements
+from taso_py.rules.lemma import Lemmas
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
@@ -124,8 +125,8 @@ class Checker:
         """
         known = list(rules)
         self._engines = tuple(ENGINES[name] for name in engines)
-        self._all = Matcher([rule for rule in known if rule.numerics <= Numerics.RANGE])
-        self._exact = Matcher([rule for rule in known if rule.numerics is Numerics.EXACT])
+        self._all = _Rewrites.of(rule for rule in known if rule.numerics <= Numerics.RANGE)
+        self._exact = _Rewrites.of(rule for rule in known if rule.numerics is Numerics.EXACT)
 
     def check(self, case: Case, seed: int) -> CheckOutcome:
         """Run all checks on a model.
@@ -154,6 +155,20 @@ class Checker:
                 raise DiscrepancyError(f"{type(error).__name__}: {first_line(error)}") from error
 
 
+@dataclass(frozen=True)
+class _Rewrites:
+    """Rules that may be applied, and the lemmas that follow from them."""
+
+    matcher: Matcher
+    lemmas: Lemmas
+
+    @classmethod
+    def of(cls, rules: Iterable[Substitution]) -> Self:
+        """Return rules with their lemmas."""
+        matcher = Matcher(rules)
+        return cls(matcher, Lemmas(matcher.rules))
+
+
 @dataclass
 class _Check:
     """The check of one model."""
@@ -169,9 +184,9 @@ class _Check:
     def __post_init__(self) -> None:
         self._cost = InventedCost(self.seed, fused=0.2 if self.seed % 2 else 1.0)
 
-    def run(self, module: nn.Module, matcher: Matcher) -> CheckOutcome:
+    def run(self, module: nn.Module, rewrites: _Rewrites) -> CheckOutcome:
         """Run all stages."""
-        graph, applied = self._apply_random_rules(matcher)
+        graph, applied = self._apply_random_rules(rewrites)
         rules = tuple(rule.id for rule in applied)
         program = replace(self.program, graph=graph)
         numerics = max((rule.numerics for rule in applied), default=Numerics.EXACT)
@@ -298,17 +313,22 @@ class _Check:
         found = self._outputs(built, args)
         self._expect("laid out otherwise", "" if all(map(_nearly_equal, expected, found)) else "results differ")
 
-    def _apply_random_rules(self, matcher: Matcher) -> tuple[Graph, list[Substitution]]:
+    def _apply_random_rules(self, rewrites: _Rewrites) -> tuple[Graph, list[Substitution]]:
         """Return the graph after random steps, also in bodies of control flow, and the rules that were applied."""
-        chance = random.Random(self.seed)
-        space = Space(matcher, self._cost, lambda match: True, lambda: None)
-        state = random_steps(space, self.program.graph, chance, MOST_STEPS)
+        chance, graph = random.Random(self.seed), self.program.graph
+        first = list[Substitution]()
+        for match in rewrites.lemmas.matches(graph, set[Sequence[Node]]()) if self.seed % 2 else ():
+            if (rolled := apply(graph, match)) is not None:
+                graph, first = rolled, [match.rule]
+                break
+        space = Space(rewrites.matcher, self._cost, lambda match: True, lambda: None)
+        state = random_steps(space, graph, chance, MOST_STEPS)
         fresh = space.with_options(space.start(state.graph))
         carried, found = (_effects(s) for s in (state, fresh))
         is_alike = _covers_effects(carried, found) and _covers_effects(found, carried)
         self._expect("options", "" if is_alike else "those carried over are not those found from scratch")
         graph, inside = with_rewritten_bodies(state.graph, space, chance)
-        return graph, [*(path.match.rule for path in state.steps), *inside]
+        return graph, [*first, *(path.match.rule for path in state.steps), *inside]
 
     def _check_rewrite(self, program: Program, is_exact: bool, rules: Sequence[str]) -> None:
         """Compare the rewritten program with the imported one."""

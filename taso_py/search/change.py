@@ -6,9 +6,11 @@ delta (in memory, up to weights that are read by nodes outside the match which d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from taso_py.ir.node import Node, Value
+from taso_py.rules.embed import MOST_SIBLINGS
 from taso_py.rules.index import GraphIndex
 from taso_py.rules.match import Match
 from taso_py.search.cost import created_nodes
@@ -36,7 +38,8 @@ class GraphChange:
         readers = {image(user) for old in step.replaced for user in before.users[old.node] if old in user.inputs}
         remaining = {old.node for old in step.replaced}
         turned = {now for node, now in step.images.items() if node.is_static != now.is_static}
-        self.changed = self._alive(created | readers | remaining | turned | _merged_readers(step, created, index))
+        near = created | readers | remaining | turned | _merged_readers(step, created, index)
+        self.changed = self._alive(near | _remaining_siblings(step, propagation.dead, index))
         """The changed nodes; a new match contains one of them."""
         lost = {image(operand) for node in dead for operand, _ in node.inputs}
         won = {operand for node in created for operand, _ in node.inputs}
@@ -127,6 +130,18 @@ class GraphChange:
             return None
         found = Match(match.rule, nodes, values, match.sizes, match.dtype, outputs)
         return found if found.has_signs else None
+
+
+def _remaining_siblings(step: SearchStep, dead: Iterable[Node], index: GraphIndex) -> set[Node]:
+    """Return the readers of nodes that so many more read before that rules did not match three of them."""
+    found = set[Node]()
+    for operand in {operand for node in dead for operand, _ in node.inputs}:
+        readers = index.users.get(step.image(operand), ())
+        now = Counter(type(node.op) for node in readers)
+        before = Counter(type(node.op) for node in step.before.index.users[operand])
+        kinds = {kind for kind, count in before.items() if count > MOST_SIBLINGS >= now[kind]}
+        found.update(node for node in readers if type(node.op) in kinds)
+    return found
 
 
 def _merged_readers(step: SearchStep, created: set[Node], index: GraphIndex) -> set[Node]:

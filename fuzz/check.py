@@ -123,10 +123,9 @@ class Checker:
 
         Rules that are safe for all values are also applied on their own.
         """
-        known = list(rules)
         self._engines = tuple(ENGINES[name] for name in engines)
-        self._all = _Rewrites.of(rule for rule in known if rule.numerics <= Numerics.RANGE)
-        self._exact = _Rewrites.of(rule for rule in known if rule.numerics is Numerics.EXACT)
+        self._all = _Rewrites.of(rule for rule in rules if rule.numerics <= Numerics.RANGE)
+        self._exact = _Rewrites.of(rule for rule in self._all.matcher.rules if rule.numerics is Numerics.EXACT)
 
     def check(self, case: Case, seed: int) -> CheckOutcome:
         """Run all checks on a model.

@@ -54,9 +54,8 @@ class Lemmas:
             graph: the graph.
             tried: nodes whose lemma is left out; those that are looked at are added.
         """
-        finders = [self._roller] if has_rows(graph) else []
         covered = set[Node]()
-        for finder in (*finders, *([self._merger] if has_siblings(graph) else [])):
+        for finder in self._finders(graph):
             for roots in map(tuple, finder.sets(graph)):
                 leaves = () if roots in tried or covered.issuperset(roots) else finder.leaves(roots)
                 tried.add(roots)
@@ -64,6 +63,13 @@ class Lemmas:
                 if match is not None:
                     covered.update(match.nodes)
                     yield match
+
+    def _finders(self, graph: Graph) -> Iterator[Roller | Merger]:
+        """Yield those of the two ways that may find something in a graph."""
+        if has_rows(graph):
+            yield self._roller
+        if has_siblings(graph):
+            yield self._merger
 
     def target(self, source: Graph) -> tuple[Sequence[Value], Sequence[Substitution]] | None:
         """Return what replaces a graph's outputs, and the rules that this rests on; None if no lemma is about them."""

@@ -26,7 +26,7 @@ def writes_with_gaps(module: nn.Module, args: Sequence[Any]) -> bool:
 
 
 class _WatchedWrites(OperatorWatch):
-    """Collects what operators write to; control flow, whose bodies write to nothing of their caller, is called as ever."""
+    """Collects what operators write to; control flow, whose bodies write to nothing outside, is called as ever."""
 
     supports_higher_order_operators = True
 

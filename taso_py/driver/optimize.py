@@ -105,7 +105,7 @@ def search_and_evaluate(
 ) -> tuple[Optimized, EvaluationOutcome]:
     """Return the fastest result over all engines (with a saved form if ``saves``), and the outcome that chose it."""
     source, program, options, phases = ready.source, ready.program, ready.options, ready.phases
-    selection = select(ready.expected, options, phases)
+    selection = select(ready.expected, options, phases, searches.rules)
     missing = selection.notes
     with LatencyDatabase() as database:
         costs = {prices: searches.cost_of(group, database) for prices, group in selection.searched.items()}

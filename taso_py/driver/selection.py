@@ -9,7 +9,7 @@ Invariant: an engine that the user names is tried.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -22,6 +22,7 @@ from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Built, Engine,
 from taso_py.engines.inductor import CAPTURED_FORMS, WHOLE_MODULE_FORMS
 from taso_py.engines.names import AUTO
 from taso_py.engines.table import engines_to_try
+from taso_py.ir.graph import Graph
 from taso_py.judging.evaluation import ORIGINAL, EngineSearch
 from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.plausible import products_seconds
@@ -30,6 +31,9 @@ from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 from taso_py.options import Options
 from taso_py.progress import Phases
+from taso_py.rules.lemma import may_have_lemmas
+from taso_py.rules.substitution import Substitution
+from taso_py.search.rolling import running_operators, shortened
 
 PREDICTED = 0.9
 """Factor by which one engine's prediction may be too high relative to another's."""
@@ -86,13 +90,16 @@ def engines_for(
     return found, missing
 
 
-def select(expected: ExpectedOutputs, options: Options, phases: Phases) -> Selection:
+def select(
+    expected: ExpectedOutputs, options: Options, phases: Phases, rules: Iterable[Substitution] = ()
+) -> Selection:
     """Return the engines to search for: the fastest families among those asked for, as many as the effort allows.
 
     Args:
         expected: the expected outputs of what is optimized.
         options: the options of the optimization.
         phases: is told when engines are timed.
+        rules: the rules that are searched with.
 
     Raises:
         EngineUnavailableError: the engine that the user names is not available on the device.
@@ -114,7 +121,8 @@ def select(expected: ExpectedOutputs, options: Options, phases: Phases) -> Selec
     made = {groups[prices][0].name: one for prices, one in built.items()}
     if is_complete:  # the evaluation tells which engines fail
         return Selection(groups, (), notes, timed, made)
-    seconds = ({KERNEL_PRICES: plain_s / KERNELS_GAIN} if KERNEL_PRICES in groups else {}) | timed
+    gain = KERNELS_GAIN * _shortening(program.graph, rules, options)
+    seconds = ({KERNEL_PRICES: plain_s / gain} if KERNEL_PRICES in groups else {}) | timed
     ranking = sorted(seconds, key=seconds.__getitem__)
     count = _searched(sorted(seconds.values()), options.effective_effort.families)
     chosen, left = ranking[:count], ranking[count:]
@@ -125,6 +133,16 @@ def select(expected: ExpectedOutputs, options: Options, phases: Phases) -> Selec
         unusable.append(f"{', '.join(said)}: not searched, since {fastest} is faster; --effort thorough searches all")
     searched = {prices: groups[prices] for prices in groups if prices in chosen}
     return Selection(searched, others, [*notes, *unusable], timed, made)
+
+
+def _shortening(graph: Graph, rules: Iterable[Substitution], options: Options) -> float:
+    """Return how many times more operators run than if loops are rolled up and siblings merged.
+
+    That is a speed-up where the calls take the time, as in PyTorch; engines call theirs faster.
+    """
+    if not may_have_lemmas(graph):
+        return 1.0
+    return running_operators(graph) / max(1, running_operators(shortened(graph, rules, options.limits())))
 
 
 def _searched(seconds: Sequence[float], families: int) -> int:

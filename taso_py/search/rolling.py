@@ -9,6 +9,7 @@ Invariant: a lemma that is applied makes the graph cheaper, and is within the li
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -18,6 +19,7 @@ from taso_py.ir.node import Node
 from taso_py.rules.apply import apply
 from taso_py.rules.lemma import Lemmas, may_have_lemmas
 from taso_py.rules.match import Match
+from taso_py.rules.rows import VIEWS
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost, static_bytes
 from taso_py.search.result import Candidate, Limits, SearchResult, SearchStop
@@ -79,16 +81,38 @@ def roll_up(graph: Graph, rules: Iterable[Substitution], cost: Cost, limits: Lim
         cost: gives the costs of graphs.
         limits: the limits on time, numerics, and the bytes that a graph may store, as a number.
     """
-    start, lemmas, seconds, tried = limits.now(), Lemmas(rules), cost.graph_cost(graph), set[Sequence[Node]]()
-    most = limits.static_bytes if limits.static_bytes is not None else float("inf")
+    most = limits.static_bytes if limits.static_bytes is not None else math.inf
+
+    def price(after: Graph) -> float:
+        return cost.graph_cost(after) if after is graph or static_bytes(cost, after) <= most else math.inf
+
+    return _improved(graph, rules, limits, price)
+
+
+def shortened(graph: Graph, rules: Iterable[Substitution], limits: Limits) -> Graph:
+    """Return a graph after all lemmas that leave fewer operators to call, whatever they cost; arguments as above."""
+    *_, shortest = graph, *(after for _, after in _improved(graph, rules, limits, running_operators))
+    return shortest
+
+
+def running_operators(graph: Graph) -> int:
+    """Return the number of operators that are called at run time, and take more than another view of their operand."""
+    return sum(not node.is_static and type(node.op) not in VIEWS for node in graph.nodes)
+
+
+def _improved(
+    graph: Graph, rules: Iterable[Substitution], limits: Limits, measure: Callable[[Graph], float]
+) -> Iterator[tuple[Match, Graph]]:
+    """Yield lemmas that lower a measure, each applied to the graph after the one before, with the graph after it."""
+    start, lemmas, best, tried = limits.now(), Lemmas(rules), measure(graph), set[Sequence[Node]]()
     is_changed = True
     while is_changed and limits.now() - start <= limits.seconds:
         is_changed = False
         for match in lemmas.matches(graph, tried):
             after = apply(graph, match) if limits.allows(match) else None
-            if after is None or static_bytes(cost, after) > most or not (price := cost.graph_cost(after)) < seconds:
+            if after is None or not (found := measure(after)) < best:
                 continue
-            graph, seconds, is_changed = after, price, True
+            graph, best, is_changed = after, found, True
             yield match, graph
             break
 

@@ -27,6 +27,8 @@ from taso_py.models.source import Source
 from taso_py.ops.table import parse_graph
 from taso_py.options import Options
 from taso_py.progress import Phases
+from taso_py.rules.database import read_database
+from taso_py.rules.substitution import Substitution
 from taso_py.search.result import Candidate, SearchResult, SearchStop
 
 CPU = torch.device("cpu")
@@ -54,6 +56,8 @@ def _selected(
     engines: Sequence[Engine],
     effort: str = "normal",
     runtime: str = "auto",
+    source: Source | None = None,
+    rules: Sequence[Substitution] = (),
     **seconds: float,
 ) -> selection.Selection:
     """What is selected for a model of which a race shows these seconds, ``original`` among them."""
@@ -63,9 +67,9 @@ def _selected(
         return Race({name: (seconds[name],) * 6 for name in calls}, RaceStop.TIME)
 
     monkeypatch.setattr(selection, "race", race)
-    source = Source("relu", nn.ReLU(), (torch.ones(4),))
+    source = source or Source("relu", nn.ReLU(), (torch.ones(4),))
     expected = ExpectedOutputs(source, import_source(source), seed=0)
-    return select(expected, Options(runtime=runtime, effort=effort), Phases())
+    return select(expected, Options(runtime=runtime, effort=effort), Phases(), rules)
 
 
 def test_families_that_are_fastest_without_rules_are_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,6 +103,31 @@ def test_kernels_of_ours_count_before_they_are_priced(monkeypatch: pytest.Monkey
     engines = [Eager(), Fake("one"), Fake("two")]
     found = _selected(monkeypatch, engines, original=1.2, one=1.0, two=1.1)
     assert list(found.searched) == [KERNEL_PRICES, "one"]
+
+
+def test_what_rules_merge_counts_before_it_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One layer for each of many arguments takes PyTorch's kernels a call each, unless rules make one of them."""
+    engines = [Eager(), Fake("one"), Fake("two")]
+    layer, arguments = nn.Linear(8, 8), tuple(torch.ones(2, 8) for _ in range(30))
+    of_many = Source("layers", Each(layer), arguments)
+    for source, rules, expected in (
+        (of_many, read_database(None), [KERNEL_PRICES, "one"]),
+        (of_many, (), ["one", "two"]),
+        (Source("layers", Each(layer), arguments[:8]), read_database(None), ["one", "two"]),
+    ):
+        found = _selected(monkeypatch, engines, source=source, rules=rules, original=2.6, one=1.0, two=1.1)
+        assert list(found.searched) == expected
+
+
+class Each(nn.Module):
+    """A layer that is applied to each argument."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *args: torch.Tensor) -> torch.Tensor:
+        return sum((torch.tanh(self.layer(arg)) for arg in args), torch.zeros(()))
 
 
 def test_effort_decides_how_many_are_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:

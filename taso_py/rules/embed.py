@@ -28,6 +28,7 @@ def embeddings(
     place: int,
     before: Mapping[int, Sequence[int]] | None = None,
     only_running: bool = False,
+    in_crowds: bool = False,
 ) -> Iterator[Bindings]:
     """Yield the embeddings that bind operator number ``place`` to ``node``.
 
@@ -38,9 +39,10 @@ def embeddings(
         place: the number of the operator.
         before: for operators at join points, those bound earlier whose nodes must not come later in the graph.
         only_running: whether to require that at least one of the outputs depends on more than weights.
+        in_crowds: whether to bind three outputs or more to some of more than ``MOST_SIBLINGS`` that read one value.
     """
     start = Bindings(len(pattern.operators), len(pattern.variables))
-    embedding = _Embedding(pattern, index, before or {}, only_running)
+    embedding = _Embedding(pattern, index, before or {}, only_running, in_crowds)
     for bound in embedding.extend(start, [(OperandRef(False, place, 0), Value(node, 0))], pattern.plans[place]):
         if only_running and _is_static(pattern, bound):
             continue
@@ -97,10 +99,16 @@ class _Embedding:
     """One pattern's embedding in progress."""
 
     def __init__(
-        self, pattern: Pattern, index: GraphIndex, before: Mapping[int, Sequence[int]], only_running: bool
+        self,
+        pattern: Pattern,
+        index: GraphIndex,
+        before: Mapping[int, Sequence[int]],
+        only_running: bool,
+        in_crowds: bool,
     ) -> None:
         self._operators, self._types, self._index, self._before = pattern.operators, pattern.types, index, before
-        self._roots, self._shared, self._is_parallel = pattern.roots, pattern.shared, pattern.is_parallel
+        self._roots, self._is_parallel = pattern.roots, pattern.is_parallel
+        self._shared = frozenset() if in_crowds else pattern.shared
         self._running = pattern.root if only_running else None
         """The operator that may not be bound to what depends on weights only, if there is one."""
 

@@ -67,9 +67,15 @@ class Match:
 class Matcher:
     """Rules that find their matches in graphs; each is read once a graph has all of its kinds of operators."""
 
-    def __init__(self, rules: Iterable[Substitution], keep_symmetric: bool = False) -> None:
-        """Create a matcher; of matches that differ by a symmetry of a rule one is found, unless ``keep_symmetric``."""
-        self.keeps_symmetric = keep_symmetric
+    def __init__(self, rules: Iterable[Substitution], keep_all: bool = False) -> None:
+        """Create a matcher.
+
+        Args:
+            rules: the rules.
+            keep_all: whether to find each of the matches that differ by a symmetry of a rule, not only one; and of
+                rules with three outputs and more those that match some of more than ``MOST_SIBLINGS``.
+        """
+        self.keeps_all = keep_all
         with collector_paused():  # here and below: rules make no reference cycles, and many objects
             self.rules = RuleSet.of(rules)
         self._waiting = [*enumerate(self.rules.stored)]
@@ -98,7 +104,7 @@ class Matcher:
 
     def _add(self, rule: Substitution, number: int) -> None:
         pattern, moves = _compile_cached(rule)
-        search = _Search(_for_rule(pattern, rule), number, () if self.keeps_symmetric else moves)
+        search = _Search(_for_rule(pattern, rule), number, () if self.keeps_all else moves, self.keeps_all)
         self._searches[rule.id] = search
         for place in search.anchors:
             self._anywhere.add(search, search.pattern, place, number)
@@ -177,8 +183,8 @@ def _for_rule(pattern: Pattern, rule: Substitution) -> Pattern:
 class _Search:
     """The search for one rule."""
 
-    def __init__(self, pattern: Pattern, number: int, moves: Sequence[Symmetry]) -> None:
-        self.pattern = pattern
+    def __init__(self, pattern: Pattern, number: int, moves: Sequence[Symmetry], in_crowds: bool) -> None:
+        self.pattern, self._in_crowds = pattern, in_crowds
         self._number = number
         self._moves = moves
         self._exchanges = [self._exchange(move) for move in self._moves]
@@ -203,8 +209,15 @@ class _Search:
         Of matches that differ by a symmetry it adds the one with the least identity. See :meth:`Matcher.around` for
         what is left out.
         """
+        before = self._order_constraints(place)
         for bound in embeddings(
-            self.pattern, index, node, place=place, before=self._order_constraints(place), only_running=only_running
+            self.pattern,
+            index,
+            node,
+            place=place,
+            before=before,
+            only_running=only_running,
+            in_crowds=self._in_crowds,
         ):
             nodes = [node for node in bound.nodes if node is not None]
             values = [value for value in bound.values if value is not None]

@@ -34,7 +34,7 @@ class Merger:
     def __init__(self, rules: Iterable[Substitution]) -> None:
         """Choose the rules that are needed; their order does not matter."""
         alike = (stored.rule for stored in RuleSet.of(rules).stored if len(stored.kinds) == 1)
-        self._matcher = Matcher(sorted(filter(_merges, alike), key=lambda rule: rule.id), keep_symmetric=True)
+        self._matcher = Matcher(sorted(filter(_merges, alike), key=lambda rule: rule.id), keep_all=True)
         self._kinds = {type(rule.source.outputs[0].node.op) for rule in self._matcher.rules}
 
     def sets(self, graph: Graph) -> Iterator[Sequence[Node]]:

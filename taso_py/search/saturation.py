@@ -88,7 +88,7 @@ def search(
     ) -> Saturation:
         return Saturation(region, single, matcher, cost=cost, limits=limits, report=report, tally=tally)
 
-    matcher = Matcher(single, keep_symmetric=True)
+    matcher = Matcher(single, keep_all=True)
     if sum(not node.is_static for node in graph.nodes) <= WHOLE:
         found = strategy(graph, matcher, cost, limits, report).run()
     else:

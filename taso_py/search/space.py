@@ -210,7 +210,7 @@ class Space:
                 blocked.append(BlockedMatch(match, node_ids, way))
                 continue
             evaluated = self._evaluated(match, index)
-            if evaluated is not None and (evaluated[0] not in keys or self._matcher.keeps_symmetric):
+            if evaluated is not None and (evaluated[0] not in keys or self._matcher.keeps_all):
                 keys.add(evaluated[0])
                 options.append(Option(match, node_ids, evaluated[1]))
         return options

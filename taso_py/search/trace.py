@@ -327,5 +327,5 @@ def _find(graph: Graph, step: TraceStep, rule: Substitution) -> Match | None:
     """Return the match that a step describes; its symmetric images describe other results, so they do not count."""
     index = GraphIndex(graph)
     anchors = [node for node in graph.nodes if node.digest in step.nodes]
-    found: Sequence[Match] = Matcher([rule], keep_symmetric=True).around(index, anchors)
+    found: Sequence[Match] = Matcher([rule], keep_all=True).around(index, anchors)
     return next((match for match in found if _step(match, step.result) == step), None)

@@ -227,7 +227,7 @@ def test_of_symmetric_matches_exactly_one_is_found_from_wherever_one_begins(name
     module, args = zoo.get(name).make(0, small=True)
     index = GraphIndex(import_module(module, args).graph)
     rules = read_database()[::every]
-    matcher, whole = Matcher(rules), Matcher(rules, keep_symmetric=True)
+    matcher, whole = Matcher(rules), Matcher(rules, keep_all=True)
     one, all_ = matcher.matches(index), whole.matches(index)
     found = {matcher.as_found(match, index)[0] for match in one}
     assert found == {matcher.as_found(match, index)[0] for match in all_}
@@ -272,7 +272,7 @@ def test_no_match_is_missed_for_where_matches_begin_or_when_rules_are_compiled(n
     module, args = zoo.get(name).make(0, small=True)
     index = GraphIndex(import_module(module, args).graph)
     rules = read_database()[::2]
-    matcher = Matcher(rules, keep_symmetric=True)
+    matcher = Matcher(rules, keep_all=True)
     matcher.matches(parse_graph("graph(x: f32[4]) { return relu(x) }"))  # some are compiled before, some after it
     found = Counter(match.rule.id for match in matcher.matches(index))
     tried = Counter[str]()
@@ -313,7 +313,7 @@ MERGE_THREE = """rule x: float[..G,M,K], a: float[K,N], b: float[K,N], c: float[
 
 @pytest.mark.parametrize("counts", [(1, 2, 3, 4), (4, 3, 2, 1)])
 def test_where_to_begin_depends_on_how_many_nodes_read_an_operand(counts: Sequence[int]) -> None:
-    matcher = Matcher(read_rules(MERGE + MERGE_THREE), keep_symmetric=True)
+    matcher = Matcher(read_rules(MERGE + MERGE_THREE), keep_all=True)
     found = {count: matcher.matches(parse_graph(products(count, sizes=[4] * count))) for count in counts}
     of_three = {count: sum(len(match.nodes) == 3 for match in matches) for count, matches in found.items()}
     assert of_three == {1: 0, 2: 0, 3: 6, 4: 24}

@@ -18,7 +18,7 @@ from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules, write_rules
 from taso_py.rules.verdict import Numerics, Outcome
 from taso_py.search.backtracking import search
-from taso_py.search.result import Limits
+from taso_py.search.result import Candidate, Limits
 from taso_py.search.trace import read_trace, replay, write_trace
 from tests.search.examples import FakeCost
 from verify import prove
@@ -117,6 +117,17 @@ def test_a_search_merges_them_and_its_trace_is_replayed() -> None:
     assert [node.op.name for node in found.graph.nodes if not node.is_static].count("matmul") == 1
     trace = read_trace(write_trace(found.trace))
     assert replay(graph, trace) == replay(graph, trace, RULES) == found.graph
+
+
+def test_what_a_region_merged_is_replayed_where_there_are_more() -> None:
+    """A region of a graph may hold a few of many."""
+    graph = heads([4] * MANY)
+    match = Matcher([THREE], keep_all=True).matches(graph)[0]
+    after = apply(graph, match)
+    assert after is not None
+    found = Candidate(graph, after, 1.0, static_bytes=0, applied=(THREE.id,), steps=((match, after),))
+    trace = read_trace(write_trace(found.trace))
+    assert replay(graph, trace) == replay(graph, trace, [THREE]) == after
 
 
 @pytest.mark.parametrize("count", range(3, 15))

@@ -414,15 +414,6 @@ RECURRENT = [
 ]
 
 
-def _step(name: str, *, biases: bool) -> Call:
-    """One step of a recurrent layer."""
-    gates = _GATES[name]
-    x, h, c = floats(2, 3), floats(2, 4, seed=1), floats(2, 4, seed=2)
-    weights = [floats(4 * gates, 3, seed=3), floats(4 * gates, 4, seed=4)]
-    weights += [floats(4 * gates, seed=5), floats(4 * gates, seed=6)] if biases else []
-    return call(f"{name}_cell.default", x, [h, c] if name == "lstm" else h, *weights)
-
-
 CASES = [
     *onnx_cases_functions.CASES,
     *onnx_cases_images.CASES,
@@ -440,5 +431,4 @@ CASES = [
     *_pools(),
     *_images(),
     *RECURRENT,
-    *(_step(name, biases=biases) for name in _GATES for biases in (True, False)),
 ]

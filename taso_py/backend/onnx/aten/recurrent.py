@@ -58,24 +58,6 @@ def _layer(kind: _Kind) -> OpaqueRow:
     return row
 
 
-def _step(kind: _Kind) -> OpaqueRow:
-    """Return the row of one step of a layer."""
-
-    def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue]:
-        def with_axis(value: OnnxValue) -> OnnxValue:
-            return w.op("Unsqueeze", value, w.integers([0]))
-
-        given = [call.arguments.get(name) for name in ("w_ih", "w_hh", "b_ih", "b_hh")]
-        cell: Sequence[OnnxOperand] = [parameter for parameter in given if parameter is not None]
-        if len(cell) == 3:
-            raise call.refuse("has one bias of two")
-        x, states = with_axis(call.operand("input").onnx), [with_axis(state) for state in _states(call)]
-        _, *ends = _run(w, kind, x, cells=[cell], states=states)
-        return [w.op("Squeeze", end, w.integers([0])) for end in ends]
-
-    return row
-
-
 def _states(call: OpaqueCall) -> Sequence[OnnxValue]:
     """Return the initial states: one, or two of an LSTM."""
     hx = call.arguments["hx"]
@@ -165,8 +147,5 @@ _KINDS: Mapping[str, _Kind] = {
     "rnn_tanh": _Kind("RNN", (0,), 1, attributes={"activations": "Tanh"}),
     "rnn_relu": _Kind("RNN", (0,), 1, attributes={"activations": "Relu"}),
 }
-ROWS: Mapping[str, OpaqueRow] = {
-    **{f"aten.{name}.input": _layer(kind) for name, kind in _KINDS.items()},
-    **{f"aten.{name}_cell.default": _step(kind) for name, kind in _KINDS.items()},
-}
+ROWS: Mapping[str, OpaqueRow] = {f"aten.{name}.input": _layer(kind) for name, kind in _KINDS.items()}
 """The rows, by the name of the overload."""

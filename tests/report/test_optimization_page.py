@@ -16,6 +16,8 @@ from taso_py.report.difference import difference
 from taso_py.report.optimization import Report, Speedup
 from taso_py.report.optimization_page import Evidence, OutputCheck, agreement, optimization_page
 from taso_py.report.page import milliseconds
+from taso_py.rules.lemma import LEMMA
+from taso_py.rules.text import read_rules
 from tests.report.pages import problems, text_of
 from tests.report.test_difference import MERGE, TWICE, applied
 from tests.report.test_profile_page import PROFILE, region
@@ -123,6 +125,16 @@ def test_what_is_saved_and_what_was_timed_are_told_apart() -> None:
     timed = OutputComparison(1, "example", 0.0, 0.0, 1e-6, as_timed=True)
     checks = [_check(compared) for compared in (timed, saved, saved)]
     assert [(check.form, check.output) for check in checks] == [("as timed", 1), ("saved", 0), ("saved", 0)]
+
+
+def test_the_page_says_what_a_lemma_is_and_what_it_follows_from() -> None:
+    lemma = replace(MERGE, proof=LEMMA)
+    (given,) = read_rules("rule x: float[A,B] source relu(relu(x)) target relu(x) proof index")
+    text = text_of(optimization_page(REPORT, replace(EVIDENCE, rules=(lemma, given))))
+    assert f"{lemma.id} × 2 A lemma: it follows from the last of these substitutions, for the sizes of this" in text
+    assert ", from which a lemma follows Proved for all sizes, by their index-level definitions" in text
+    assert given.id in text
+    assert text.count("from which a lemma follows") == text.count("A lemma:") == 1
 
 
 def test_the_page_says_when_nothing_changed() -> None:

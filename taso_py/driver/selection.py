@@ -31,7 +31,6 @@ from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 from taso_py.options import Options
 from taso_py.progress import Phases
-from taso_py.rules.lemma import may_have_lemmas
 from taso_py.rules.substitution import Substitution
 from taso_py.search.rolling import running_operators, shortened
 
@@ -140,9 +139,8 @@ def _shortening(graph: Graph, rules: Iterable[Substitution], options: Options) -
 
     That is a speed-up where the calls take the time, as in PyTorch; engines call theirs faster.
     """
-    if not may_have_lemmas(graph):
-        return 1.0
-    return running_operators(graph) / max(1, running_operators(shortened(graph, rules, options.limits())))
+    before, after = map(running_operators, (graph, shortened(graph, rules, options.limits())))
+    return max(1, before) / max(1, after)
 
 
 def _searched(seconds: Sequence[float], families: int) -> int:

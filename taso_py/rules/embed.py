@@ -12,11 +12,9 @@ from typing import TypeAlias
 
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Operator
-from taso_py.rules.index import GraphIndex
+from taso_py.rules.index import GraphIndex, crowds
 from taso_py.rules.pattern import Bindings, JoinPoint, OperandRef, Pattern, PatternOperator
 
-MOST_SIBLINGS = 8
-"""The most operators of a kind that read one value of which rules match three or more: 30 have 27,405 sets of four."""
 _Agenda: TypeAlias = list[tuple[OperandRef, Value]]
 """References of the pattern still to be bound, each with its value in the graph."""
 
@@ -150,12 +148,12 @@ class _Embedding:
             nodes = [node for node in nodes if _may_read(node, operator, bound)]
         if join_point.index in self._roots:
             taken = [node for node in map(bound.nodes.__getitem__, self._roots) if node is not None]
+            if taken and self._shared and self._is_crowded(bound, kind):
+                return ()
             nodes = [node for node in nodes if node not in taken]
             if self._is_parallel:
                 apart = self._index.is_apart
                 nodes = [node for node in nodes if all(apart(node, other) for other in taken)]
-            if taken and self._shared and self._is_crowded(bound, kind):
-                return ()
         for operator in self._before.get(join_point.index, ()):
             earlier = bound.nodes[operator]
             if earlier is not None:
@@ -164,13 +162,7 @@ class _Embedding:
 
     def _is_crowded(self, bound: Bindings, kind: type[Operator]) -> bool:
         """Return whether too many operators of a kind read what all roots do: those are merged at once, by lemmas."""
-        for slot in self._shared:
-            value = bound.values[slot.number] if slot.is_variable else None
-            node = value.node if value else None if slot.is_variable else bound.nodes[slot.number]
-            readers = self._index.users[node] if node else ()
-            if sum(type(reader.op) is kind for reader in readers) <= MOST_SIBLINGS:
-                return False
-        return True
+        return all(kind in crowds(_readers(self._index, bound, slot)) for slot in self._shared)
 
 
 def _may_read(node: Node, operator: PatternOperator, bound: Bindings) -> bool:
@@ -188,8 +180,11 @@ def _may_read(node: Node, operator: PatternOperator, bound: Bindings) -> bool:
 def _possible_nodes(index: GraphIndex, bound: Bindings, join_point: JoinPoint) -> Iterable[Node]:
     """Return the nodes that read the reference a join point continues from."""
     slot = join_point.through
-    if slot is None:
-        return index.by_operator.get(join_point.kind, ())
+    return index.by_operator.get(join_point.kind, ()) if slot is None else _readers(index, bound, slot)
+
+
+def _readers(index: GraphIndex, bound: Bindings, slot: OperandRef) -> Sequence[Node]:
+    """Return the nodes that read what a reference is bound to; none if it is not bound."""
     if slot.is_variable:
         value = bound.values[slot.number]
         return () if value is None else index.users[value.node]

@@ -5,12 +5,24 @@ Invariant: an index contains nothing that the graph does not determine; it cache
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence, Set
 from functools import cached_property
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ir.operator import Operator
+
+MOST_SIBLINGS = 8
+"""The most operators of a kind that read one value of which rules match three or more: 30 have 27,405 sets of four."""
+
+
+def crowds(readers: Collection[Node]) -> Set[type[Operator]]:
+    """Return the kinds of operators of which more than ``MOST_SIBLINGS`` are among the readers of a value."""
+    if len(readers) <= MOST_SIBLINGS:
+        return frozenset()
+    counts = Counter(type(node.op) for node in readers)
+    return {kind for kind, count in counts.items() if count > MOST_SIBLINGS}
 
 
 class GraphIndex:

@@ -7,16 +7,14 @@ a concatenation is one, and a slice of a slice, is taken for granted.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ir.operator import Input, Operator
 from taso_py.ops.movement import Concat, Slice
-from taso_py.rules.embed import MOST_SIBLINGS
 from taso_py.rules.excerpt import replaced
-from taso_py.rules.index import GraphIndex
+from taso_py.rules.index import MOST_SIBLINGS, GraphIndex, crowds
 from taso_py.rules.match import Matcher
 from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution
@@ -24,8 +22,7 @@ from taso_py.rules.substitution import Substitution
 
 def has_siblings(graph: Graph) -> bool:
     """Return whether more operators of a kind read one value than are left to ordinary rules."""
-    crowds = (readers for readers in graph.users.values() if len(readers) > MOST_SIBLINGS)
-    return any(max(Counter(type(node.op) for node in readers).values()) > MOST_SIBLINGS for readers in crowds)
+    return any(map(crowds, graph.users.values()))
 
 
 class Merger:

@@ -6,12 +6,10 @@ delta (in memory, up to weights that are read by nodes outside the match which d
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 
 from taso_py.ir.node import Node, Value
-from taso_py.rules.embed import MOST_SIBLINGS
-from taso_py.rules.index import GraphIndex
+from taso_py.rules.index import GraphIndex, crowds
 from taso_py.rules.match import Match
 from taso_py.search.cost import created_nodes
 from taso_py.search.node_ids import IdPropagation
@@ -137,9 +135,7 @@ def _remaining_siblings(step: SearchStep, dead: Iterable[Node], index: GraphInde
     found = set[Node]()
     for operand in {operand for node in dead for operand, _ in node.inputs}:
         readers = index.users.get(step.image(operand), ())
-        now = Counter(type(node.op) for node in readers)
-        before = Counter(type(node.op) for node in step.before.index.users[operand])
-        kinds = {kind for kind, count in before.items() if count > MOST_SIBLINGS >= now[kind]}
+        kinds = crowds(step.before.index.users[operand]) - crowds(readers)
         found.update(node for node in readers if type(node.op) in kinds)
     return found
 

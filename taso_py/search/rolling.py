@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
+from taso_py.ir.node import Node, is_running
 from taso_py.rules.apply import apply
 from taso_py.rules.lemma import Lemmas, may_have_lemmas
 from taso_py.rules.match import Match
@@ -96,8 +96,8 @@ def shortened(graph: Graph, rules: Iterable[Substitution], limits: Limits) -> Gr
 
 
 def running_operators(graph: Graph) -> int:
-    """Return the number of operators that are called at run time, and take more than another view of their operand."""
-    return sum(not node.is_static and type(node.op) not in VIEWS for node in graph.nodes)
+    """Return the number of operators that are called on every run, and do more than take a view of their operand."""
+    return sum(is_running(node) and type(node.op) not in VIEWS for node in graph.nodes)
 
 
 def _improved(

@@ -30,6 +30,7 @@ from taso_py.progress import Phases
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.search.result import Candidate, SearchResult, SearchStop
+from tests.round_trips import Model
 
 CPU = torch.device("cpu")
 GRAPH = parse_graph("graph(x: f32[64,64]) { return relu(matmul(x, x)) }")
@@ -108,26 +109,23 @@ def test_kernels_of_ours_count_before_they_are_priced(monkeypatch: pytest.Monkey
 def test_what_rules_merge_counts_before_it_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     """One layer for each of many arguments takes PyTorch's kernels a call each, unless rules make one of them."""
     engines = [Eager(), Fake("one"), Fake("two")]
-    layer, arguments = nn.Linear(8, 8), tuple(torch.ones(2, 8) for _ in range(30))
-    of_many = Source("layers", Each(layer), arguments)
+    each = Model(lambda s, *xs: sum((torch.tanh(s.layer(x)) for x in xs), torch.zeros(())), layer=nn.Linear(8, 8))
+    arguments = tuple(torch.ones(2, 8) for _ in range(30))
+    of_many = Source("layers", each, arguments)
     for source, rules, expected in (
         (of_many, read_database(None), [KERNEL_PRICES, "one"]),
         (of_many, (), ["one", "two"]),
-        (Source("layers", Each(layer), arguments[:8]), read_database(None), ["one", "two"]),
+        (Source("layers", each, arguments[:8]), read_database(None), ["one", "two"]),
     ):
         found = _selected(monkeypatch, engines, source=source, rules=rules, original=2.6, one=1.0, two=1.1)
         assert list(found.searched) == expected
 
 
-class Each(nn.Module):
-    """A layer that is applied to each argument."""
-
-    def __init__(self, layer: nn.Module) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, *args: torch.Tensor) -> torch.Tensor:
-        return sum((torch.tanh(self.layer(arg)) for arg in args), torch.zeros(()))
+def test_a_model_that_only_takes_views_has_nothing_to_merge(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines, rows = [Eager(), Fake("one"), Fake("two")], Model(lambda s, x: x.unbind())
+    source = Source("rows", rows, (torch.ones(6, 2),))
+    found = _selected(monkeypatch, engines, source=source, rules=read_database(None), original=1.2, one=1.0, two=1.1)
+    assert list(found.searched) == [KERNEL_PRICES, "one"]
 
 
 def test_effort_decides_how_many_are_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node
 from taso_py.ops.table import parse_graph
 from taso_py.rules.apply import apply
-from taso_py.rules.embed import MOST_SIBLINGS
+from taso_py.rules.index import MOST_SIBLINGS
 from taso_py.rules.lemma import LEMMA, Lemmas
 from taso_py.rules.match import Match, Matcher
 from taso_py.rules.substitution import Substitution
@@ -20,24 +20,12 @@ from taso_py.rules.verdict import Numerics, Outcome
 from taso_py.search.backtracking import search
 from taso_py.search.result import Candidate, Limits
 from taso_py.search.trace import read_trace, replay, write_trace
-from tests.search.examples import FakeCost
+from tests.search import examples
+from tests.search.examples import FakeCost, read
 from verify import prove
 
-COLUMNS, ROWS = RULES = read_rules("""
-rule x: float[..G,M,K], a: float[K,N], b: float[K,P]
-  source matmul(x, a), matmul(x, b)
-  target t = matmul(x, concat(a, b){axis=-1}); slice(t){axis=-1, start=0, stop=N}, slice(t){axis=-1, start=N, stop=N+P}
-  numerics REORDER
-rule x: float[..G,M,K], y: float[..G,N,K], a: float[K,P]
-  source matmul(x, a), matmul(y, a)
-  target t = matmul(concat(x, y){axis=-2}, a);
-    slice(t){axis=-2, start=0, stop=M}, slice(t){axis=-2, start=M, stop=M+N}
-  numerics REORDER
-""")
-(THREE,) = read_rules("""rule x: float[..G,M,K], a: float[K,N], b: float[K,P], c: float[K,Q]
-  source matmul(x, a), matmul(x, b), matmul(x, c)
-  target t = matmul(x, concat(a, b, c){axis=-1}); slice(t){axis=-1, start=0, stop=N},
-    slice(t){axis=-1, start=N, stop=N+P}, slice(t){axis=-1, start=N+P, stop=N+P+Q}""")
+COLUMNS, ROWS = RULES = read("merge", "stack")
+(THREE,) = read_rules(examples.THREE)
 MANY = MOST_SIBLINGS + 2
 
 

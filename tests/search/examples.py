@@ -15,6 +15,11 @@ from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 
+THREE = """rule x: float[..G,M,K], a: float[K,N], b: float[K,P], c: float[K,Q]
+  source matmul(x, a), matmul(x, b), matmul(x, c)
+  target t = matmul(x, concat(a, b, c){axis=-1}); slice(t){axis=-1, start=0, stop=N},
+    slice(t){axis=-1, start=N, stop=N+P}, slice(t){axis=-1, start=N+P, stop=N+P+Q}"""
+"""The rule "merge" below, of three products."""
 RULES = {
     "merge": """rule x: float[..G,M,K], a: float[K,N], b: float[K,P]
       source matmul(x, a), matmul(x, b)

@@ -7,14 +7,14 @@ import pytest
 
 from taso_py.ir.graph import Graph
 from taso_py.ops.table import parse_graph
-from taso_py.rules.embed import MOST_SIBLINGS
+from taso_py.rules.index import MOST_SIBLINGS
 from taso_py.rules.match import Identity, Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.text import read_rules
 from taso_py.search.cost import static_bytes
 from taso_py.search.space import Space
 from taso_py.search.state import CachedMatch, Option, SearchState
-from tests.search.examples import RULES, FakeCost, products, read, recurrent
+from tests.search.examples import RULES, THREE, FakeCost, products, read, recurrent
 
 COST = FakeCost()
 
@@ -144,12 +144,6 @@ def test_what_is_circular_is_known_wherever_products_are_merged_and_taken_apart(
     graph = parse_graph(f"graph(x: f32[1,8], y: f32[1,8]) {{ {' '.join([*lines, *lines[1:]])} return x, y }}")
     for state in walk(whole, graph, seed, 8):
         expect_as_from_scratch(whole, matcher, state)
-
-
-THREE = """rule x: float[..G,M,K], a: float[K,N], b: float[K,P], c: float[K,Q]
-  source matmul(x, a), matmul(x, b), matmul(x, c)
-  target t = matmul(x, concat(a, b, c){axis=-1}); slice(t){axis=-1, start=0, stop=N},
-    slice(t){axis=-1, start=N, stop=N+P}, slice(t){axis=-1, start=N+P, stop=N+P+Q}"""
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -14,9 +14,9 @@ layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a produc
 ``gates`` factors that are collected, ``convolutions`` transposed convolutions and those of volumes,
 ``identities`` quotients, signs and bounds, ``signs`` laws of positive numbers, ``extents`` what is computed of values
 that are repeated, padded, joined or reduced, ``orders`` of elements in reverse order, ``cumulative`` of running sums,
-``loops`` of parts, as in loops over rows. ``transformer`` moves the operators of attention blocks through reshapes,
-transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped convolutions and the operators
-beside them, ``matrix`` goes deepest with fewest operators.
+``loops`` of parts, as in loops over rows, ``batches`` of elements of batches. ``transformer`` moves the operators of
+attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped
+convolutions and the operators beside them, ``matrix`` goes deepest with fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """
@@ -29,6 +29,7 @@ from taso_py.generate.sets.absorbed import ABSORBED
 from taso_py.generate.sets.activations import ACTIVATIONS
 from taso_py.generate.sets.algebra import ALGEBRA
 from taso_py.generate.sets.arrays import ARRAYS
+from taso_py.generate.sets.batches import BATCHES
 from taso_py.generate.sets.branches import BRANCHES
 from taso_py.generate.sets.choices import CHOICES
 from taso_py.generate.sets.compounds import COMPOUNDS
@@ -95,6 +96,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "orders": ORDERS,
     "cumulative": CUMULATIVE,
     "loops": LOOPS,
+    "batches": BATCHES,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -128,6 +130,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("orders",),
     ("cumulative",),
     ("loops",),
+    ("batches",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

@@ -86,7 +86,7 @@ def lower(call: Caller, node: Node, operands: Sequence[Any], device: torch.devic
 def variants(node: Node) -> range:
     """Return the indices of the lowerings that a node has."""
     if isinstance(node.op, Reshape):
-        return range(len(_ways_to_drop(node)) + 1)
+        return range(len(_ways_to_drop(node)) + 1 + len(_places_of_one_more(node)))
     # If operands differ in layout, the first determines that of the result.
     return range(2 if node.op.commutative else 1)
 
@@ -235,10 +235,13 @@ def _permute(call: Caller, op: Permute, node: Node, operands: Sequence[Any]) -> 
 
 
 def _reshape(call: Caller, op: Reshape, node: Node, operands: Sequence[Any], variant: int = 0) -> Any:
-    dropped = _ways_to_drop(node)[variant:]
-    # Unlike a view, a squeeze leaves the strides of the remaining axes of size 1 as they are.
-    if dropped:
-        return call(aten.squeeze.dims, operands[0], list(dropped[0]))
+    # Unlike a view, a squeeze leaves the strides of the remaining axes of size 1 as they are, and the new axis at the
+    # end of what an unsqueeze returns has a stride of 1.
+    dropped = _ways_to_drop(node)
+    if variant < len(dropped):
+        return call(aten.squeeze.dims, operands[0], list(dropped[variant]))
+    if variant > len(dropped):
+        return call(aten.unsqueeze.default, operands[0], _places_of_one_more(node)[variant - len(dropped) - 1])
     return call(aten.reshape.default, operands[0], list(op.shape))
 
 
@@ -257,6 +260,13 @@ def _ways_to_drop(node: Node) -> list[tuple[int, ...]]:
     source = node.inputs[0].node.op
     cut = len(before) + source.axis if isinstance(source, Slice) else -1
     return sorted(ways, key=lambda axes: axes != (cut,))
+
+
+def _places_of_one_more(node: Node) -> list[int]:
+    """Return the places at which a reshape may insert an axis of size 1, if it does nothing else."""
+    before, after = node.inputs[0].type.shape, node.types[0].shape
+    places = range(len(after) if len(after) == len(before) + 1 else 0)
+    return [place for place in places if after[place] == 1 and (*after[:place], *after[place + 1 :]) == before]
 
 
 def _expand(call: Caller, op: Expand, node: Node, operands: Sequence[Any]) -> Any:

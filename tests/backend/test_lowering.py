@@ -170,6 +170,14 @@ def test_selection_drops_the_axis_that_was_cut() -> None:
     assert result.stride() == (12, 1)
 
 
+def test_a_new_axis_has_the_strides_of_a_reshape_or_of_an_unsqueeze() -> None:
+    x = make(Input("x", TensorType(DType.F32, (3,)))).value
+    node, column = make(Reshape((3, 1)), [x]), torch.arange(12.0).view(3, 4)[:, 1]
+    results = [lower(call_now, node, [column], torch.device("cpu"), variant)[0] for variant in variants(node)]
+    assert [result.stride() for result in results] == [(4, 4), (4, 1)]
+    assert all(torch.equal(result, column.view(3, 1)) for result in results)
+
+
 @pytest.mark.parametrize(
     ("returned", "copies"),
     [

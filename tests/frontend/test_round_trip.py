@@ -196,6 +196,7 @@ IN_TABLE: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
         lambda s, x: (x[:, 0], x[0], x.permute(2, 0, 1).unbind(0), x.squeeze(0), x.squeeze(), x.view(3, 1)),
         (randn(1, 1, 3),),
     ),
+    "columns with a new axis": (lambda s, x: (x[:, 1, None] + 1, x[:, 2].unsqueeze(0), x[1, :, None]), (randn(3, 4),)),
     "reshape that copies": (lambda s, x: x.transpose(0, 1).reshape(-1) * 2, (randn(3, 4),)),
     "expanded": (lambda s, x: (x.expand(4, 3), x[:, None].expand(3, 2) + 1), (randn(3),)),
     "concatenation": (lambda s, x: (torch.cat([x, x * 2], 1), torch.stack([x, x], -1)), (randn(3, 4),)),

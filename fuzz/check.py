@@ -62,8 +62,8 @@ from taso_py.rules.verdict import Numerics
 from taso_py.search.space import Space
 from taso_py.search.state import SearchState
 
-MOST_STEPS = 8
-"""Most rules that are applied to a model."""
+MOST_STEPS, MOST_LEMMAS = 8, 6
+"""Most rules that are applied to a model, and most lemmas before them."""
 NUDGE = 1e-12
 """Relative change of inputs and operands with which the sensitivity of results in double precision is measured."""
 EXACTLY = 1e-9
@@ -316,10 +316,14 @@ class _Check:
         """Return the graph after random steps, also in bodies of control flow, and the rules that were applied."""
         chance, graph = random.Random(self.seed), self.program.graph
         first = list[Substitution]()
-        for match in rewrites.lemmas.matches(graph, set[Sequence[Node]]()) if self.seed % 2 else ():
-            if (rolled := apply(graph, match)) is not None:
-                graph, first = rolled, [match.rule]
+        tried = set[tuple[object, ...]]()
+        for _ in range(MOST_LEMMAS if self.seed % 2 else 0):
+            steps = ((match.rule, apply(graph, match)) for match in rewrites.lemmas.matches(graph, tried))
+            rule, rolled = next((step for step in steps if step[1] is not None), (None, None))
+            if rule is None or rolled is None:
                 break
+            graph = rolled
+            first.append(rule)
         space = Space(rewrites.matcher, self._cost, lambda match: True, lambda: None)
         state = random_steps(space, graph, chance, MOST_STEPS)
         fresh = space.with_options(space.start(state.graph))

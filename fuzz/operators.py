@@ -189,6 +189,34 @@ def _loop(draft: Draft) -> str | None:
     return state
 
 
+def _members(draft: Draft) -> str | None:
+    """Return layers that are alike, each with weights of its own, of one value, of its rows or of its columns."""
+    name = draft.value(_rank(2, 3))
+    if name is None or 0 in draft.tensor(name).shape:
+        return None
+    value, kind, size, count = draft.tensor(name), draft.integer(0, 3), draft.integer(1, 4), draft.integer(2, 6)
+    wrap = draft.choice(("{}", "F.relu({})", "torch.tanh({})", "{} * 2 + 1"))
+    has_bias, is_deep, is_scaled = draft.chance(2), draft.chance(2), draft.chance(4)
+    terms: list[str] = []
+    for number in range(count):
+        row, column = number % len(value), number % value.shape[-1]
+        read = (name, f"{name}[{row}:{row + 1}]", f"{name}[..., {column}:{column + 1}]", f"{name}[{row}]")[kind]
+        term = f"F.linear({read}, {draft.weight((size, 1 if kind == 2 else value.shape[-1]), value.dtype)}"
+        term = wrap.format(term + (f", {draft.weight((size,), value.dtype)})" if has_bias else ")"))
+        term = f"F.linear({term}, {draft.weight((2, size), value.dtype)})" if is_deep else term
+        terms.append(f"{term} * {draft.weight((1,), value.dtype)}" if is_scaled else term)
+    joined = ", ".join(terms)
+    return draft.choice(
+        (
+            " + ".join(terms),
+            f"torch.stack([{joined}])",
+            f"torch.cat([{joined}], -1)",
+            f"torch.cat([{joined}])",
+            f"({joined})",
+        )
+    )
+
+
 def _image(draft: Draft, axes: int = 2) -> str | None:
     return draft.value(lambda v: v.is_floating_point() and v.dim() == 2 + axes and v.numel() > 0)
 
@@ -433,6 +461,7 @@ EXPRESSIONS: Mapping[str, tuple[int, Template]] = {
     "product": (4, _product),
     "parallel products": (3, _parallel_products),
     "loop": (2, _loop),
+    "members": (2, _members),
     "convolution": (6, _convolution),
     "pool": (3, _pool),
     "pyramid": (2, _pyramid),

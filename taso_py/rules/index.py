@@ -17,12 +17,12 @@ MOST_SIBLINGS = 8
 """The most operators of a kind that read one value of which rules match three or more: 30 have 27,405 sets of four."""
 
 
-def crowds(readers: Collection[Node]) -> Set[type[Operator]]:
-    """Return the kinds of operators of which more than ``MOST_SIBLINGS`` are among the readers of a value."""
-    if len(readers) <= MOST_SIBLINGS:
+def crowds(readers: Collection[Node], most: int = MOST_SIBLINGS) -> Set[type[Operator]]:
+    """Return the kinds of operators of which more than ``most`` are among the readers of a value."""
+    if len(readers) <= most:
         return frozenset()
     counts = Counter(type(node.op) for node in readers)
-    return {kind for kind, count in counts.items() if count > MOST_SIBLINGS}
+    return {kind for kind, count in counts.items() if count > most}
 
 
 class GraphIndex:

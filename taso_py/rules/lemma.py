@@ -1,7 +1,8 @@
 """Lemmas: rules for the sizes and the number of operators of one graph, derived from rules of few operators.
 
 The operators of a loop over rows become one for all of them (:mod:`taso_py.rules.rows`), and so do many that read one
-value (:mod:`taso_py.rules.siblings`). No rule has as many operands and outputs.
+value (:mod:`taso_py.rules.siblings`), those that are alike and have nothing in common (:mod:`taso_py.rules.batches`),
+sums (:mod:`taso_py.rules.sums`) and joins (:mod:`taso_py.rules.joins`) of many parts. No rule has as many operands.
 
 Invariant: a lemma is what :meth:`Lemmas.target` derives from its source by given rules, so that whoever has these can
 check it.
@@ -9,73 +10,103 @@ check it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input
+from taso_py.rules.batches import Batcher, has_batches
 from taso_py.rules.excerpt import images
+from taso_py.rules.joins import Joiner, has_joins
 from taso_py.rules.match import Match
 from taso_py.rules.rows import Roller, has_rows
 from taso_py.rules.ruleset import RuleSet
-from taso_py.rules.siblings import Merger, has_siblings
+from taso_py.rules.siblings import FewMerger, Merger, has_few_siblings, has_siblings
 from taso_py.rules.substitution import Substitution
+from taso_py.rules.sums import Adder, has_sums
 from taso_py.rules.verdict import Numerics
 
 LEMMA = "lemma"
 """The kind of proof of a rule that is derived from others for the graph at hand."""
 
 
+class Finder(Protocol):
+    """Finds the lemmas of one kind, and derives them from rules."""
+
+    def __init__(self, rules: Iterable[Substitution]) -> None:
+        """Choose the rules that are needed; their order does not matter."""
+
+    def sets(self, graph: Graph) -> Iterator[Sequence[Node]]:
+        """Yield the sets of nodes that a lemma may replace."""
+        ...
+
+    def leaves(self, roots: Sequence[Node]) -> Sequence[Value]:
+        """Return what some nodes are computed from, as far as the lemma matters; nothing if there is none."""
+        ...
+
+    def derived(self, roots: Sequence[Node]) -> tuple[Sequence[Value], Sequence[Substitution]]:
+        """Return what replaces nodes, and the rules that say so; nothing if they stay as they are."""
+        ...
+
+
+FINDERS: Mapping[type[Finder], Callable[[Graph], bool]] = {
+    Roller: has_rows,
+    Merger: has_siblings,
+    Batcher: has_batches,
+    Adder: has_sums,
+    Joiner: has_joins,
+}
+"""The kinds of lemmas, and whether they may match in a graph; what comes first is looked for first."""
+WITH_FEW: Mapping[type[Finder], Callable[[Graph], bool]] = {**FINDERS, FewMerger: has_few_siblings}
+"""These, and those that ordinary rules make unnecessary where no other lemma is about what they lead to."""
+
+
 def may_have_lemmas(graph: Graph) -> bool:
     """Return whether a graph has enough operators alike that a lemma might match."""
-    return has_rows(graph) or has_siblings(graph)
+    return any(may_match(graph) for may_match in WITH_FEW.values())
 
 
 class Lemmas:
     """Rules from which lemmas are derived."""
 
-    def __init__(self, rules: Iterable[Substitution]) -> None:
-        """Choose from rules; their order does not matter."""
-        self._rules = RuleSet.of(rules)
+    def __init__(
+        self, rules: Iterable[Substitution], kinds: Mapping[type[Finder], Callable[[Graph], bool]] = FINDERS
+    ) -> None:
+        """Choose from rules, whose order does not matter, for lemmas of some kinds."""
+        self._rules, self._kinds = RuleSet.of(rules), kinds
+        self._finders = dict[type[Finder], Finder]()
 
-    @cached_property
-    def _roller(self) -> Roller:
-        return Roller(self._rules)
+    def _finder(self, kind: type[Finder]) -> Finder:
+        """Return the finder of a kind, for which rules are chosen when it is first needed."""
+        if kind not in self._finders:
+            self._finders[kind] = kind(self._rules)
+        return self._finders[kind]
 
-    @cached_property
-    def _merger(self) -> Merger:
-        return Merger(self._rules)
-
-    def matches(self, graph: Graph, tried: set[Sequence[Node]]) -> Iterator[Match]:
+    def matches(self, graph: Graph, tried: set[tuple[object, ...]]) -> Iterator[Match]:
         """Yield the matches of lemmas in a graph, operands first, each for other nodes than all those before it.
 
         Args:
             graph: the graph.
-            tried: nodes whose lemma is left out; those that are looked at are added.
+            tried: the kinds of lemmas and the nodes that are left out; those that are looked at are added.
         """
         covered = set[Node]()
-        for finder in self._finders(graph):
+        for kind in [kind for kind, may_match in self._kinds.items() if may_match(graph)]:
+            finder = self._finder(kind)
             for roots in map(tuple, finder.sets(graph)):
-                leaves = () if roots in tried or covered.issuperset(roots) else finder.leaves(roots)
-                tried.add(roots)
+                is_known = (kind, *roots) in tried or covered.issuperset(roots)
+                leaves = () if is_known else finder.leaves(roots)
+                tried.add((kind, *roots))
                 match = self._match(roots, leaves) if leaves else None
                 if match is not None:
                     covered.update(match.nodes)
                     yield match
 
-    def _finders(self, graph: Graph) -> Iterator[Roller | Merger]:
-        """Yield those of the two ways that may find something in a graph."""
-        if has_rows(graph):
-            yield self._roller
-        if has_siblings(graph):
-            yield self._merger
-
     def target(self, source: Graph) -> tuple[Sequence[Value], Sequence[Substitution]] | None:
         """Return what replaces a graph's outputs, and the rules that this rests on; None if no lemma is about them."""
         roots = [node for node, _ in source.outputs]
-        is_flat = all(isinstance(value.node.op, Input) for root in roots for value in root.inputs)
-        values, used = (self._merger if is_flat else self._roller).derived(roots)
+        derived = (self._finder(kind).derived(roots) for kind in FINDERS)
+        values, used = next((found for found in derived if found[0]), ((), ()))
         bases = {rule.id: rule for rule in used}
         return (values, [bases[id_] for id_ in sorted(bases)]) if values else None
 

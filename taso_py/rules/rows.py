@@ -24,6 +24,8 @@ from taso_py.rules.verdict import Numerics
 
 MOST_SLICES = 4
 """The most slices of a value that are left to ordinary rules if what is computed of them is not joined."""
+LEAST_ELEMENTS = 3
+"""The fewest slices, each without its axis, of which what is computed is computed at once: few rules have such."""
 VIEWS = frozenset({Reshape, Slice})
 """The operators of which every rule that is needed has one in its source: others are not even read."""
 
@@ -33,7 +35,7 @@ def has_rows(graph: Graph) -> bool:
     running = [node for node in graph.nodes if not node.is_static]
     slices = Counter((node.inputs[0], node.op.axis) for node in running if isinstance(node.op, Slice))
     is_joined = bool(slices) and any(isinstance(node.op, Concat) for node in running)
-    return is_joined or max(slices.values(), default=0) > MOST_SLICES
+    return is_joined or max(slices.values(), default=0) >= LEAST_ELEMENTS
 
 
 class Roller:
@@ -120,7 +122,12 @@ class _Derivation:
             whole = self._whole(node)
             if whole is not None:
                 sets.setdefault(whole, []).append(node)
-        return (alike for alike in sets.values() if len(alike) > MOST_SLICES)
+        return (alike for alike in sets.values() if len(alike) >= self._least(alike[0]))
+
+    def _least(self, node: Node) -> int:
+        """Return the fewest nodes like this one that are computed at once."""
+        part = self._lifted[node]
+        return LEAST_ELEMENTS if part is not None and isinstance(part.node.op, Reshape) else MOST_SLICES + 1
 
     def leaves(self, roots: Sequence[Node]) -> Sequence[Value]:
         """Return what some nodes (see :meth:`rolled`) are computed from, down to what they are computed of slices of.
@@ -207,7 +214,7 @@ class _Derivation:
         axis = node.op.axis if isinstance(node.op, Concat) else 0
         for operand in node.inputs:
             part = self._lifted.get(operand.node)
-            if part is not None and runs and _adjoin(runs[-1][0], part, axis):
+            if part is not None and runs and adjoin(runs[-1][0], part, axis):
                 pair = make(node.op, [runs[-1][0], part]).value
                 joined = self._applied(self._rules.joining, pair, levels=2)
                 if joined is not None:
@@ -297,7 +304,7 @@ def _joins(source: Node, target: Node) -> bool:
     return is_joint and isinstance(target.op, Slice)
 
 
-def _adjoin(one: Value, other: Value, axis: int) -> bool:
+def adjoin(one: Value, other: Value, axis: int) -> bool:
     """Return whether two values are slices of one value along an axis, and the first ends where the second begins."""
     first, second = one.node.op, other.node.op
     return (
@@ -305,6 +312,7 @@ def _adjoin(one: Value, other: Value, axis: int) -> bool:
         and isinstance(second, Slice)
         and one.node.inputs == other.node.inputs
         and axis == first.axis == second.axis
+        and first.step == second.step == 1
         and first.stop == second.start
     )
 

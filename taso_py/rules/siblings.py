@@ -8,15 +8,17 @@ a concatenation is one, and a slice of a slice, is taken for granted.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import ClassVar
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, Value, make, remake
+from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input, Operator
 from taso_py.ops.movement import Concat, Slice
 from taso_py.rules.excerpt import replaced
 from taso_py.rules.index import MOST_SIBLINGS, GraphIndex, crowds
 from taso_py.rules.match import Matcher
 from taso_py.rules.ruleset import RuleSet
+from taso_py.rules.stacks import LEAST, Order, flat
 from taso_py.rules.substitution import Substitution
 
 
@@ -25,31 +27,39 @@ def has_siblings(graph: Graph) -> bool:
     return any(map(crowds, graph.users.values()))
 
 
+def has_few_siblings(graph: Graph) -> bool:
+    """Return whether enough operators of a kind read one value that other lemmas might be about what they compute."""
+    return any(crowds(readers, FewMerger.most) for readers in graph.users.values())
+
+
 class Merger:
     """Rules that merge two operators."""
+
+    most: ClassVar[int] = MOST_SIBLINGS
+    """The most operators that are not merged."""
 
     def __init__(self, rules: Iterable[Substitution]) -> None:
         """Choose the rules that are needed; their order does not matter."""
         alike = (stored.rule for stored in RuleSet.of(rules).stored if len(stored.kinds) == 1)
-        self._matcher = Matcher(sorted(filter(_merges, alike), key=lambda rule: rule.id), keep_all=True)
+        self._matcher = Matcher(sorted(filter(merges, alike), key=lambda rule: rule.id), keep_all=True)
         self._kinds = {type(rule.source.outputs[0].node.op) for rule in self._matcher.rules}
 
     def sets(self, graph: Graph) -> Iterator[Sequence[Node]]:
         """Yield the sets of nodes that can be one, of many that read one value; none is computed from another."""
-        index, readers = GraphIndex(graph), dict[tuple[Operator, int, Value], list[Node]]()
+        index, order, readers = GraphIndex(graph), Order(graph), dict[tuple[Operator, int, Value], list[Node]]()
         for node in graph.nodes:
             if type(node.op) in self._kinds and not node.is_static:
                 for place, value in enumerate(node.inputs):
                     readers.setdefault((node.op, place, value), []).append(node)
         for nodes in readers.values():
-            if len(nodes) > MOST_SIBLINGS:
+            if len(nodes) > self.most:
                 apart = list[Node]()
-                for node in nodes:
+                for node in order.sorted(nodes):
                     if all(index.is_apart(node, other) for other in apart):
                         apart.append(node)
                 merging = _Merging(self._matcher, apart[0])
                 merged = [node for node in apart[1:] if merging.add(node)]
-                if len(merged) >= MOST_SIBLINGS:
+                if len(merged) >= self.most:
                     yield apart[0], *merged
 
     def leaves(self, roots: Sequence[Node]) -> Sequence[Value]:
@@ -61,6 +71,12 @@ class Merger:
         merging = _Merging(self._matcher, roots[0])
         is_merged = len(roots) > 1 and all(merging.add(node) for node in roots[1:])
         return (merging.slices, merging.used) if is_merged else ((), ())
+
+
+class FewMerger(Merger):
+    """Rules that merge two operators, for those that ordinary rules can merge as well."""
+
+    most = LEAST - 1
 
 
 class _Merging:
@@ -88,23 +104,12 @@ class _Merging:
         if self._parts and before.axis != self._parts[0].axis:
             return False
         self._parts += [part] if self._parts else [before, part]
-        self._whole = _flat(first.node.inputs[0])
+        self._whole = flat(first.node.inputs[0])
         self.used.append(rule)
         return True
 
 
-def _flat(value: Value) -> Value:
-    """Return a value computed of concatenations without others of the same axis in them."""
-    operands = list[Value]()
-    for operand in value.node.inputs:
-        op, parts = operand.node.op, list[Value]()
-        for part in operand.node.inputs if isinstance(op, Concat) else ():
-            parts += part.node.inputs if part.node.op == op else [part]
-        operands.append(make(op, parts).value if parts else operand)
-    return remake(value.node, operands).value
-
-
-def _merges(rule: Substitution) -> bool:
+def merges(rule: Substitution) -> bool:
     """Return whether a rule leads from two operators of a kind to slices of one, which follow each other."""
     if len(rule.source.outputs) != 2 or len(rule.source.nodes) != len(rule.source.inputs) + 2:
         return False

@@ -10,21 +10,23 @@ Invariant: a lemma that is applied makes the graph cheaper, and is within the li
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node, is_running
+from taso_py.ir.node import is_running
 from taso_py.rules.apply import apply
-from taso_py.rules.lemma import Lemmas, may_have_lemmas
+from taso_py.rules.lemma import WITH_FEW, Lemmas, may_have_lemmas
 from taso_py.rules.match import Match
-from taso_py.rules.rows import VIEWS
+from taso_py.rules.siblings import merges
 from taso_py.rules.substitution import Substitution
 from taso_py.search.cost import Cost, static_bytes
 from taso_py.search.result import Candidate, Limits, SearchResult, SearchStop
 
 Steps: TypeAlias = Iterable[tuple[Match, Graph]]
+LAST_SHARE = 0.1
+"""Share of the time of a search that remains for lemmas about what it found."""
 
 
 def search_rolled(
@@ -36,6 +38,8 @@ def search_rolled(
 ) -> SearchResult:
     """Return the result of a search from a graph after its loops are rolled up, as that of a search from the graph.
 
+    Where its steps merged layers, lemmas may match that did not before; so they are applied to what it found as well.
+
     Args:
         graph: the graph.
         rules: the rules that lemmas may rest on.
@@ -43,8 +47,34 @@ def search_rolled(
         limits: the limits of the search.
         search: searches from another graph, within other limits.
     """
-    if not may_have_lemmas(graph):
-        return search(graph, limits)
+    start = limits.now()
+    found = _search_from_rolled(graph, rules, cost, limits, search) if may_have_lemmas(graph) else search(graph, limits)
+    if found.stop_reason is SearchStop.INTERRUPTED or not may_have_lemmas(found.best.graph):
+        return found
+    left = max(limits.seconds * LAST_SHARE, limits.seconds - (limits.now() - start))
+    within = replace(limits, seconds=left, static_bytes=limits.most_bytes(found.original.static_bytes))
+    try:
+        steps = list(roll_up(found.best.graph, rules, cost, within))
+    except KeyboardInterrupt:
+        return found
+    if not steps:
+        return found
+    best, end = found.best, _candidate(steps[-1][1], cost)
+    names = tuple(match.rule.id for match, _ in steps)
+    rolled = replace(end, original=graph, applied=(*best.applied, *names), steps=_Steps(best.steps, steps))
+    others = [candidate for candidate in found.candidates if candidate != found.original]
+    candidates = (*[rolled, *others][: limits.results], found.original)
+    return replace(found, candidates=candidates, seconds=limits.now() - start)
+
+
+def _search_from_rolled(
+    graph: Graph,
+    rules: Iterable[Substitution],
+    cost: Cost,
+    limits: Limits,
+    search: Callable[[Graph, Limits], SearchResult],
+) -> SearchResult:
+    """Return the result of a search from a graph after lemmas are applied to it; arguments as above."""
     start, original = limits.now(), _candidate(graph, cost)
     within = replace(limits, static_bytes=limits.most_bytes(original.static_bytes))
     steps, is_interrupted = list[tuple[Match, Graph]](), False
@@ -75,6 +105,9 @@ def search_rolled(
 def roll_up(graph: Graph, rules: Iterable[Substitution], cost: Cost, limits: Limits) -> Iterator[tuple[Match, Graph]]:
     """Yield lemmas that make a graph cheaper, each applied to the graph after the one before, with the graph after it.
 
+    Some pay only together, as the first of two layers is one product of batches, but taken apart again for the second:
+    so where none pays by itself, all are tried that leave fewer operators to call.
+
     Args:
         graph: the graph.
         rules: the rules that lemmas may rest on.
@@ -86,27 +119,42 @@ def roll_up(graph: Graph, rules: Iterable[Substitution], cost: Cost, limits: Lim
     def price(after: Graph) -> float:
         return cost.graph_cost(after) if after is graph or static_bytes(cost, after) <= most else math.inf
 
-    return _improved(graph, rules, limits, price)
+    lemmas, more, end = Lemmas(rules), Lemmas(rules, WITH_FEW), limits.now() + limits.seconds
+    reached = graph
+    while True:
+        for step in _improved(reached, lemmas, limits, end, price):
+            yield step
+            reached = step[1]
+        together = list(_improved(reached, more, limits, end, running_operators))
+        is_more_than_merged = any(not merges(base) for match, _ in together for base in match.bases)
+        if not is_more_than_merged or not price(together[-1][1]) < price(reached):
+            return
+        yield from together
+        reached = together[-1][1]
 
 
 def shortened(graph: Graph, rules: Iterable[Substitution], limits: Limits) -> Graph:
     """Return a graph after all lemmas that leave fewer operators to call, whatever they cost; arguments as above."""
-    *_, shortest = graph, *(after for _, after in _improved(graph, rules, limits, running_operators))
+    end = limits.now() + limits.seconds
+    *_, shortest = graph, *(after for _, after in _improved(graph, Lemmas(rules), limits, end, running_operators))
     return shortest
 
 
 def running_operators(graph: Graph) -> int:
     """Return the number of operators that are called on every run, and do more than take a view of their operand."""
-    return sum(is_running(node) and type(node.op) not in VIEWS for node in graph.nodes)
+    return sum(is_running(node) and not node.op.is_view for node in graph.nodes)
 
 
 def _improved(
-    graph: Graph, rules: Iterable[Substitution], limits: Limits, measure: Callable[[Graph], float]
+    graph: Graph, lemmas: Lemmas, limits: Limits, end: float, measure: Callable[[Graph], float]
 ) -> Iterator[tuple[Match, Graph]]:
-    """Yield lemmas that lower a measure, each applied to the graph after the one before, with the graph after it."""
-    start, lemmas, best, tried = limits.now(), Lemmas(rules), measure(graph), set[Sequence[Node]]()
+    """Yield lemmas that lower a measure, each applied to the graph after the one before, with the graph after it.
+
+    None is looked for after the time ``end``.
+    """
+    best, tried = measure(graph), set[tuple[object, ...]]()
     is_changed = True
-    while is_changed and limits.now() - start <= limits.seconds:
+    while is_changed and limits.now() <= end:
         is_changed = False
         for match in lemmas.matches(graph, tried):
             after = apply(graph, match) if limits.allows(match) else None

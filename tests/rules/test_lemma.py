@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
 from taso_py.ops.table import parse_graph
 from taso_py.rules.apply import apply
 from taso_py.rules.lemma import Lemmas
@@ -44,7 +43,7 @@ def _each(count: int) -> list[tuple[int, int]]:
 
 
 def _lemmas(graph: Graph, rules: Iterable[Substitution] = RULES) -> list[Substitution]:
-    return [match.rule for match in Lemmas(rules).matches(graph, set[Sequence[Node]]())]
+    return [match.rule for match in Lemmas(rules).matches(graph, set())]
 
 
 def _target(lemma: Substitution) -> str:
@@ -119,7 +118,7 @@ def test_what_is_done_to_many_slices_is_done_once(graph: Graph, target: str) -> 
 
 
 def test_what_is_done_one_after_the_other_is_a_lemma_each() -> None:
-    (match, after) = Lemmas(RULES).matches(_used(*_each(5), done="relu(linear({}, w))"), set[Sequence[Node]]())
+    (match, after) = Lemmas(RULES).matches(_used(*_each(5), done="relu(linear({}, w))"), set())
     assert [_target(one.rule).partition(";")[0] for one in (match, after)] == [
         "t0 = linear(v0, v1)",
         "t0 = relu(linear(v0, v1))",
@@ -144,7 +143,7 @@ def test_what_is_done_to_few_or_differs_is_left_to_other_rules(graph: Graph) -> 
 
 def test_slices_that_stay_what_they_are_do_not_follow() -> None:
     graph = _used(*_each(8))
-    (match,) = Lemmas(RULES).matches(graph, set[Sequence[Node]]())
+    (match,) = Lemmas(RULES).matches(graph, set())
     assert len(match.outputs) == 8
     assert Lemmas(match.bases).bases(match.rule) == list(match.bases)
     outputs = match.rule.target.outputs
@@ -168,7 +167,7 @@ def test_rules_that_may_overflow_are_not_reversed() -> None:
 
 def test_a_lemma_follows_from_its_rules_in_any_order_and_no_others() -> None:
     graph = _rows(*_each(8), done="add(relu({0}), {0})")
-    (match,) = Lemmas(RULES).matches(graph, set[Sequence[Node]]())
+    (match,) = Lemmas(RULES).matches(graph, set())
     assert {rule.id for rule in match.bases} == {rule.id for rule in (RELU, JOINED, WHOLE, SUM)}
     (lemma,) = read_rules(write_rules([match.rule]))
     assert lemma == match.rule
@@ -190,7 +189,7 @@ def test_a_lemma_applies_where_it_was_found() -> None:
       t = tanh(x)
       return mul(y, concat(relu(slice(t){axis=-2, start=0, stop=3}), relu(slice(t){axis=-2, start=3, stop=4})){axis=-2})
     }""")
-    (match,) = Lemmas(RULES).matches(graph, set[Sequence[Node]]())
+    (match,) = Lemmas(RULES).matches(graph, set())
     assert apply(graph, match) == parse_graph("graph(x: f32[2,4,8], y: f32[2,4,8]) { return mul(y, relu(tanh(x))) }")
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
 from taso_py.ops.table import parse_graph
 from taso_py.rules.apply import apply
 from taso_py.rules.index import MOST_SIBLINGS
@@ -45,7 +44,7 @@ def towers(sizes: Sequence[int]) -> Graph:
 
 
 def lemmas(graph: Graph, rules: Sequence[Substitution] = RULES) -> list[Match]:
-    return list(Lemmas(rules).matches(graph, set[Sequence[Node]]()))
+    return list(Lemmas(rules).matches(graph, set()))
 
 
 @pytest.mark.parametrize("graph", [heads([4] * MANY), heads([*range(1, MANY + 1)]), towers([1, 3] * MANY)])

@@ -1,0 +1,113 @@
+"""Batches: many operators of a kind that have nothing in common become one, of their operands stacked.
+
+As the layers of the members of an ensemble, or of experts, are one product of two batches of matrices, of which each is
+an element. A rule says so of one element; that a value is an element of a stack that it is in is taken for granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeAlias
+
+from taso_py.ir.graph import Graph
+from taso_py.ir.node import Node, Value, is_running, remake
+from taso_py.ir.operator import Operator
+from taso_py.ir.types import TensorType
+from taso_py.ops.movement import Reshape, Slice
+from taso_py.rules.excerpt import replaced
+from taso_py.rules.match import Matcher
+from taso_py.rules.rows import VIEWS
+from taso_py.rules.ruleset import RuleSet, StoredRule
+from taso_py.rules.stacks import LEAST, Order, Stack, operands_of, stack
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.verdict import Numerics
+
+_LEVELS = 3
+"""The operators of an element of a stack to which an operator is applied: that, a view, and a slice."""
+
+_Alike: TypeAlias = tuple[int, Operator, tuple[TensorType, ...]]
+"""The depth in a graph, the operator, and the types of the operands of nodes that are alike."""
+
+
+def has_batches(graph: Graph) -> bool:
+    """Return whether a graph has enough operators alike that have nothing in common."""
+    return any(_alike(graph))
+
+
+class Batcher:
+    """Rules by which an operator of elements of stacks is an element of an operator of stacks."""
+
+    def __init__(self, rules: Iterable[Substitution]) -> None:
+        """Choose the rules that are needed; their order does not matter."""
+        self._given = {way.id: stored.rule for stored in RuleSet.of(rules).stored if (way := _backwards(stored))}
+        """The given rule by the identifier of its reverse."""
+        self._matcher = Matcher([self._given[id_].reversed for id_ in sorted(self._given)])
+        self._kinds = {type(rule.source.outputs[0].node.op) for rule in self._matcher.rules}
+
+    def sets(self, graph: Graph) -> Iterator[Sequence[Node]]:
+        """Yield the sets of nodes that may be one, operands first."""
+        return (nodes for nodes in _alike(graph) if type(nodes[0].op) in self._kinds)
+
+    def leaves(self, roots: Sequence[Node]) -> Sequence[Value]:
+        """Return what some of these nodes are computed from: what they read, or what that is part of."""
+        return list(dict.fromkeys(leaf for one in _stacks(roots) for leaf in one.leaves))
+
+    def derived(self, roots: Sequence[Node]) -> tuple[Sequence[Value], Sequence[Substitution]]:
+        """Return elements of a value that replace nodes, and the rules that say so; nothing if no rule does."""
+        if len(roots) < LEAST or len({(root.op, _types(root)) for root in roots}) > 1:
+            return (), ()
+        values, used = list[Value](), dict[str, Substitution]()
+        stacks = _stacks(roots)
+        for place in range(len(roots)):
+            operands = [one.part(place) for one in stacks]
+            found = replaced(self._matcher, [remake(roots[0], operands).value], _LEVELS)
+            if found is None:
+                return (), ()
+            rule, (element,) = found
+            used[rule.id] = self._given[rule.id]
+            values.append(element)
+        return values, list(used.values())
+
+
+def _alike(graph: Graph) -> Iterator[Sequence[Node]]:
+    """Yield the sets of nodes that are alike, none computed from another, and read nothing in common.
+
+    What takes no longer than a copy of its operands is left out unless these need not be copied.
+    """
+    order, depths, sets = Order(graph), dict[Node, int](), dict[_Alike, list[Node]]()
+    for node in graph.nodes:
+        depth = depths[node] = 1 + max((depths[operand] for operand, _ in node.inputs), default=0)
+        if is_running(node) and len(node.inputs) > 1 and node.token is None and len(node.types) == 1:
+            sets.setdefault((depth, node.op, _types(node)), []).append(node)
+    for nodes in sets.values():
+        reads = [value for node in nodes for value in node.inputs]
+        if len(nodes) < LEAST or len(set(reads)) < len(reads):
+            continue
+        ordered = order.sorted(nodes)
+        if ordered[0].op.is_contraction or all(one.is_view or one.whole.node.is_static for one in _stacks(ordered)):
+            yield ordered
+
+
+def _types(node: Node) -> tuple[TensorType, ...]:
+    return tuple([value.type for value in operands_of(node)])
+
+
+def _stacks(roots: Iterable[Node]) -> Sequence[Stack]:
+    """Return the stacks of the operands of nodes that are alike, in their order; batches are joined to one."""
+    places = zip(*map(operands_of, roots), strict=True)
+    return [stack(values, is_joined=any(value.type.rank > 2 for value in values)) for values in places]
+
+
+def _backwards(stored: StoredRule) -> Substitution | None:
+    """Return the reverse of a rule if it leads from an operator of parts to a part of something else."""
+    if Slice not in stored.kinds or stored.rule.numerics > Numerics.REORDER:
+        return None
+    ((source, _), *others), (target, _) = stored.rule.source.outputs, stored.rule.target.outputs[0]
+    operands = [value.node for value in target.inputs]
+    is_of_parts = not others and len(operands) > 1 and all(map(_is_part, (source, *operands)))
+    return stored.rule.reversed if is_of_parts and type(target.op) not in VIEWS else None
+
+
+def _is_part(node: Node) -> bool:
+    """Return whether a node is a slice, or a view of one."""
+    return isinstance(node.op, Slice) or (isinstance(node.op, Reshape) and isinstance(node.inputs[0].node.op, Slice))

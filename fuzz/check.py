@@ -55,7 +55,7 @@ from taso_py.ir.node import Node, Value
 from taso_py.ops.functions import TRANSCENDENTAL
 from taso_py.ops.opaque import Opaque
 from taso_py.rules.apply import apply, replacements
-from taso_py.rules.lemma import Lemmas
+from taso_py.rules.lemma import WITH_FEW, Lemmas
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
@@ -165,7 +165,7 @@ class _Rewrites:
     def of(cls, rules: Iterable[Substitution]) -> Self:
         """Return rules with their lemmas."""
         matcher = Matcher(rules)
-        return cls(matcher, Lemmas(matcher.rules))
+        return cls(matcher, Lemmas(matcher.rules, WITH_FEW))
 
 
 @dataclass

@@ -54,8 +54,8 @@ def search(
 ) -> SearchResult:
     """Search for cheaper graphs that compute the same; a keyboard interrupt ends the search with the best known so far.
 
-    Loops over rows are rolled up first (:mod:`taso_py.search.rolling`). Graphs with more than ``WHOLE`` nodes that run
-    are searched region by region (:mod:`taso_py.search.partition`).
+    Lemmas, as of loops over rows, are applied first and last (:mod:`taso_py.search.rolling`). Graphs with more than
+    ``WHOLE`` nodes that run are searched region by region (:mod:`taso_py.search.partition`).
 
     Args:
         graph: the graph to start from.

@@ -1,10 +1,10 @@
-"""Search of graphs in which loops over rows are rolled up.
+"""Search of graphs to which lemmas are applied, as those that roll up loops over rows.
 
 A lemma (:mod:`taso_py.rules.lemma`) replaces as many operators as a loop has rows; a region of a large graph holds some
 of them, and a step of a search moves one. So lemmas are applied first, to the whole graph, and the search goes on from
 there.
 
-Invariant: a lemma that is applied makes the graph cheaper, and is within the limits of the search.
+Invariant: lemmas that are applied make the graph cheaper, alone or all together, and keep to the limits of the search.
 """
 
 from __future__ import annotations

@@ -20,8 +20,10 @@ import re
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from itertools import islice
 from threading import Barrier
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -54,11 +56,12 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ops.functions import TRANSCENDENTAL
 from taso_py.ops.opaque import Opaque
-from taso_py.rules.apply import apply, replacements
+from taso_py.rules.apply import replacements
 from taso_py.rules.lemma import WITH_FEW, Lemmas
 from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
+from taso_py.search.rolling import applied_in_turn
 from taso_py.search.space import Space
 from taso_py.search.state import SearchState
 
@@ -124,8 +127,9 @@ class Checker:
         Rules that are safe for all values are also applied on their own.
         """
         self._engines = tuple(ENGINES[name] for name in engines)
-        self._all = _Rewrites.of(rule for rule in rules if rule.numerics <= Numerics.RANGE)
-        self._exact = _Rewrites.of(rule for rule in self._all.matcher.rules if rule.numerics is Numerics.EXACT)
+        self._all = _Rewrites(Matcher(rule for rule in rules if rule.numerics <= Numerics.RANGE))
+        exact = (rule for rule in self._all.matcher.rules if rule.numerics is Numerics.EXACT)
+        self._exact = _Rewrites(Matcher(exact))
 
     def check(self, case: Case, seed: int) -> CheckOutcome:
         """Run all checks on a model.
@@ -159,13 +163,11 @@ class _Rewrites:
     """Rules that may be applied, and the lemmas that follow from them."""
 
     matcher: Matcher
-    lemmas: Lemmas
 
-    @classmethod
-    def of(cls, rules: Iterable[Substitution]) -> Self:
-        """Return rules with their lemmas."""
-        matcher = Matcher(rules)
-        return cls(matcher, Lemmas(matcher.rules, WITH_FEW))
+    @cached_property
+    def lemmas(self) -> Lemmas:
+        """The lemmas."""
+        return Lemmas(self.matcher.rules)
 
 
 @dataclass
@@ -315,15 +317,9 @@ class _Check:
     def _apply_random_rules(self, rewrites: _Rewrites) -> tuple[Graph, list[Substitution]]:
         """Return the graph after random steps, also in bodies of control flow, and the rules that were applied."""
         chance, graph = random.Random(self.seed), self.program.graph
-        first = list[Substitution]()
-        tried = set[tuple[object, ...]]()
-        for _ in range(MOST_LEMMAS if self.seed % 2 else 0):
-            steps = ((match.rule, apply(graph, match)) for match in rewrites.lemmas.matches(graph, tried))
-            rule, rolled = next((step for step in steps if step[1] is not None), (None, None))
-            if rule is None or rolled is None:
-                break
-            graph = rolled
-            first.append(rule)
+        steps = applied_in_turn(graph, partial(rewrites.lemmas.matches, kinds=WITH_FEW), lambda match, after: True)
+        lemmas = list(islice(steps, MOST_LEMMAS if self.seed % 2 else 0))
+        graph = lemmas[-1][1] if lemmas else graph
         space = Space(rewrites.matcher, self._cost, lambda match: True, lambda: None)
         state = random_steps(space, graph, chance, MOST_STEPS)
         fresh = space.with_options(space.start(state.graph))
@@ -331,7 +327,7 @@ class _Check:
         is_alike = _covers_effects(carried, found) and _covers_effects(found, carried)
         self._expect("options", "" if is_alike else "those carried over are not those found from scratch")
         graph, inside = with_rewritten_bodies(state.graph, space, chance)
-        return graph, [*first, *(path.match.rule for path in state.steps), *inside]
+        return graph, [*(match.rule for match, _ in lemmas), *(path.match.rule for path in state.steps), *inside]
 
     def _check_rewrite(self, program: Program, is_exact: bool, rules: Sequence[str]) -> None:
         """Compare the rewritten program with the imported one."""

@@ -31,6 +31,7 @@ from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 from taso_py.options import Options
 from taso_py.progress import Phases
+from taso_py.rules.lemma import Lemmas
 from taso_py.rules.substitution import Substitution
 from taso_py.search.rolling import running_operators, shortened
 
@@ -139,7 +140,7 @@ def _shortening(graph: Graph, rules: Iterable[Substitution], options: Options) -
 
     That is a speed-up where the calls take the time, as in PyTorch; engines call theirs faster.
     """
-    before, after = map(running_operators, (graph, shortened(graph, rules, options.limits())))
+    before, after = map(running_operators, (graph, shortened(graph, Lemmas(rules), options.limits())))
     return max(1, before) / max(1, after)
 
 

@@ -13,14 +13,12 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running, remake
 from taso_py.ir.operator import Operator
 from taso_py.ir.types import TensorType
-from taso_py.ops.movement import Reshape, Slice
-from taso_py.rules.excerpt import replaced
-from taso_py.rules.match import Matcher
+from taso_py.ops.movement import Slice
+from taso_py.rules.backwards import Backwards
 from taso_py.rules.rows import VIEWS
-from taso_py.rules.ruleset import RuleSet, StoredRule
-from taso_py.rules.stacks import LEAST, Order, Stack, operands_of, stack
+from taso_py.rules.ruleset import RuleSet
+from taso_py.rules.stacks import LEAST, Order, Stack, operands_of, slice_of, stack
 from taso_py.rules.substitution import Substitution
-from taso_py.rules.verdict import Numerics
 
 _LEVELS = 3
 """The operators of an element of a stack to which an operator is applied: that, a view, and a slice."""
@@ -39,14 +37,12 @@ class Batcher:
 
     def __init__(self, rules: Iterable[Substitution]) -> None:
         """Choose the rules that are needed; their order does not matter."""
-        self._given = {way.id: stored.rule for stored in RuleSet.of(rules).stored if (way := _backwards(stored))}
-        """The given rule by the identifier of its reverse."""
-        self._matcher = Matcher([self._given[id_].reversed for id_ in sorted(self._given)])
-        self._kinds = {type(rule.source.outputs[0].node.op) for rule in self._matcher.rules}
+        of_slices = (stored.rule for stored in RuleSet.of(rules).stored if Slice in stored.kinds)
+        self._backwards = Backwards(filter(_leads_to_parts, of_slices))
 
     def sets(self, graph: Graph) -> Iterator[Sequence[Node]]:
         """Yield the sets of nodes that may be one, operands first."""
-        return (nodes for nodes in _alike(graph) if type(nodes[0].op) in self._kinds)
+        return (nodes for nodes in _alike(graph) if type(nodes[0].op) in self._backwards.kinds)
 
     def leaves(self, roots: Sequence[Node]) -> Sequence[Value]:
         """Return what some of these nodes are computed from: what they read, or what that is part of."""
@@ -60,11 +56,11 @@ class Batcher:
         stacks = _stacks(roots)
         for place in range(len(roots)):
             operands = [one.part(place) for one in stacks]
-            found = replaced(self._matcher, [remake(roots[0], operands).value], _LEVELS)
+            found = self._backwards.replaced(remake(roots[0], operands).value, _LEVELS)
             if found is None:
                 return (), ()
-            rule, (element,) = found
-            used[rule.id] = self._given[rule.id]
+            rule, element = found
+            used[rule.id] = rule
             values.append(element)
         return values, list(used.values())
 
@@ -98,16 +94,13 @@ def _stacks(roots: Iterable[Node]) -> Sequence[Stack]:
     return [stack(values, is_joined=any(value.type.rank > 2 for value in values)) for values in places]
 
 
-def _backwards(stored: StoredRule) -> Substitution | None:
-    """Return the reverse of a rule if it leads from an operator of parts to a part of something else."""
-    if Slice not in stored.kinds or stored.rule.numerics > Numerics.REORDER:
-        return None
-    ((source, _), *others), (target, _) = stored.rule.source.outputs, stored.rule.target.outputs[0]
-    operands = [value.node for value in target.inputs]
-    is_of_parts = not others and len(operands) > 1 and all(map(_is_part, (source, *operands)))
-    return stored.rule.reversed if is_of_parts and type(target.op) not in VIEWS else None
+def _leads_to_parts(rule: Substitution) -> bool:
+    """Return whether a rule leads from a part of something to an operator of parts."""
+    (source, *others), target = rule.source.outputs, rule.target.outputs[0].node
+    is_of_parts = not others and len(target.inputs) > 1 and all(map(_is_part, (source, *target.inputs)))
+    return is_of_parts and type(target.op) not in VIEWS
 
 
-def _is_part(node: Node) -> bool:
-    """Return whether a node is a slice, or a view of one."""
-    return isinstance(node.op, Slice) or (isinstance(node.op, Reshape) and isinstance(node.inputs[0].node.op, Slice))
+def _is_part(value: Value) -> bool:
+    """Return whether a value is a slice, or a reshaped one."""
+    return isinstance(slice_of(value).node.op, Slice)

@@ -15,7 +15,7 @@ from taso_py.ops.movement import Concat, Permute, Reshape
 from taso_py.rules.excerpt import replaced
 from taso_py.rules.match import Matcher
 from taso_py.rules.ruleset import RuleSet, StoredRule
-from taso_py.rules.stacks import LEAST, Stack, stack
+from taso_py.rules.stacks import LEAST, Stack, stack, with_axis_moved
 from taso_py.rules.substitution import Substitution
 
 _KINDS = frozenset[type[Operator]]({Concat, Permute, Reshape})
@@ -84,9 +84,8 @@ def _joined(batch: Value, axis: int) -> Value:
     """Return the values of a batch, joined along one of their own axes."""
     count, *shape = batch.type.dims
     place = len(shape) + axis
-    order = *range(1, place + 1), 0, *range(place + 1, len(shape) + 1)
-    moved = make(Permute(tuple([number - len(order) for number in order])), [batch]).value if place else batch
-    return make(Reshape((*shape[:place], count * shape[place], *shape[place + 1 :])), [moved]).value
+    joined = Reshape((*shape[:place], count * shape[place], *shape[place + 1 :]))
+    return make(joined, [with_axis_moved(batch, 0, place)]).value
 
 
 def _is_needed(stored: StoredRule) -> bool:

@@ -11,7 +11,7 @@ check it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
@@ -50,15 +50,17 @@ class Finder(Protocol):
         ...
 
 
-FINDERS: Mapping[type[Finder], Callable[[Graph], bool]] = {
+Kinds: TypeAlias = Mapping[type[Finder], Callable[[Graph], bool]]
+"""Kinds of lemmas, and whether they may match in a graph; what comes first is looked for first."""
+FINDERS: Kinds = {
     Roller: has_rows,
     Merger: has_siblings,
     Batcher: has_batches,
     Adder: has_sums,
     Joiner: has_joins,
 }
-"""The kinds of lemmas, and whether they may match in a graph; what comes first is looked for first."""
-WITH_FEW: Mapping[type[Finder], Callable[[Graph], bool]] = {**FINDERS, FewMerger: has_few_siblings}
+"""The kinds that replace what ordinary rules cannot."""
+WITH_FEW: Kinds = {**FINDERS, FewMerger: has_few_siblings}
 """These, and those that ordinary rules make unnecessary where no other lemma is about what they lead to."""
 
 
@@ -70,11 +72,9 @@ def may_have_lemmas(graph: Graph) -> bool:
 class Lemmas:
     """Rules from which lemmas are derived."""
 
-    def __init__(
-        self, rules: Iterable[Substitution], kinds: Mapping[type[Finder], Callable[[Graph], bool]] = FINDERS
-    ) -> None:
-        """Choose from rules, whose order does not matter, for lemmas of some kinds."""
-        self._rules, self._kinds = RuleSet.of(rules), kinds
+    def __init__(self, rules: Iterable[Substitution]) -> None:
+        """Choose from rules; their order does not matter."""
+        self._rules = RuleSet.of(rules)
         self._finders = dict[type[Finder], Finder]()
 
     def _finder(self, kind: type[Finder]) -> Finder:
@@ -83,15 +83,16 @@ class Lemmas:
             self._finders[kind] = kind(self._rules)
         return self._finders[kind]
 
-    def matches(self, graph: Graph, tried: set[tuple[object, ...]]) -> Iterator[Match]:
+    def matches(self, graph: Graph, tried: set[tuple[object, ...]], kinds: Kinds = FINDERS) -> Iterator[Match]:
         """Yield the matches of lemmas in a graph, operands first, each for other nodes than all those before it.
 
         Args:
             graph: the graph.
             tried: the kinds of lemmas and the nodes that are left out; those that are looked at are added.
+            kinds: the kinds that are looked for.
         """
         covered = set[Node]()
-        for kind in [kind for kind, may_match in self._kinds.items() if may_match(graph)]:
+        for kind in [kind for kind, may_match in kinds.items() if may_match(graph)]:
             finder = self._finder(kind)
             for roots in map(tuple, finder.sets(graph)):
                 is_known = (kind, *roots) in tried or covered.issuperset(roots)

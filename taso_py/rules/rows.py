@@ -11,16 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ir.operator import Input
 from taso_py.ops.movement import Concat, Reshape, Slice
+from taso_py.rules.backwards import backwards
 from taso_py.rules.excerpt import replaced
 from taso_py.rules.match import Matcher
 from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution
-from taso_py.rules.verdict import Numerics
 
 MOST_SLICES = 4
 """The most slices of a value that are left to ordinary rules if what is computed of them is not joined."""
@@ -264,11 +263,8 @@ def _directions(rule: Substitution) -> Iterator[Substitution]:
         yield rule
     if _raises(source, target) or _raises(target, source):
         yield rule
-        if rule.numerics <= Numerics.REORDER:  # others may be safe in one direction only
-            try:
-                yield rule.reversed
-            except InvariantError:  # the target does not mention all that the source does
-                return
+        if (way := backwards(rule)) is not None:
+            yield way
 
 
 def _raises(source: Node, target: Node) -> bool:

@@ -13,7 +13,8 @@ from itertools import pairwise
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, remake
-from taso_py.ops.movement import Concat, Permute, Reshape, Slice
+from taso_py.ops.layout import permuted
+from taso_py.ops.movement import Concat, Reshape, Slice
 from taso_py.rules.rows import adjoin
 
 LEAST = 3
@@ -63,8 +64,7 @@ def stack(values: Sequence[Value], *, is_joined: bool) -> Stack:
     if place:
         before, after = parts[0].type.dims[:place], parts[0].type.dims[place + 1 :]
         split = found if length == 1 else make(Reshape((*before, number, length, *after)), [found]).value
-        order = place, *[axis for axis in range(split.type.rank) if axis != place]
-        found = make(Permute(tuple([axis - len(order) for axis in order])), [split]).value
+        found = with_axis_moved(split, place, 0)
     found = _view(found, Reshape((number * shape[0], *shape[1:]) if is_joined else (number, *shape)))
     return Stack(found, [whole], values, is_joined)
 
@@ -127,6 +127,14 @@ def flat(value: Value) -> Value:
             parts += part.node.inputs if part.node.op == op else [part]
         operands.append(make(op, parts).value if parts else operand)
     return remake(value.node, operands).value
+
+
+def with_axis_moved(value: Value, place: int, to: int) -> Value:
+    """Return a value with the axis at a place at another one, and the others in order."""
+    rank = value.type.rank
+    order = [axis for axis in range(-rank, 0) if axis != place - rank]
+    order.insert(to, place - rank)
+    return permuted(value, order)
 
 
 def _view(value: Value, view: Slice | Reshape) -> Value:

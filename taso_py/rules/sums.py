@@ -14,12 +14,10 @@ from taso_py.ir.operator import Input
 from taso_py.ops.elementwise import Add
 from taso_py.ops.movement import Concat, Slice
 from taso_py.ops.reduction import Sum
-from taso_py.rules.excerpt import replaced
-from taso_py.rules.match import Matcher
-from taso_py.rules.ruleset import RuleSet, StoredRule
+from taso_py.rules.backwards import Backwards
+from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.stacks import LEAST, Stack, flat, slice_of, stack
-from taso_py.rules.substitution import Substitution
-from taso_py.rules.verdict import Numerics
+from taso_py.rules.substitution import Substitution, operator_count
 
 
 def has_sums(graph: Graph) -> bool:
@@ -32,13 +30,11 @@ class Adder:
 
     def __init__(self, rules: Iterable[Substitution]) -> None:
         """Choose the rules that are needed; their order does not matter."""
-        ways = [(way, stored.rule) for stored in RuleSet.of(rules).stored if (way := _backwards(stored))]
-        self._given = {way.id: rule for way, rule in ways}
-        """The given rule by the identifier of its reverse."""
-        backwards = sorted((way for way, _ in ways), key=lambda way: way.id)
-        self._first = Matcher([way for way in backwards if len(way.source.nodes) == len(way.source.inputs) + 1])
+        stored = (stored for stored in RuleSet.of(rules).stored if stored.kinds >= {Sum, Concat})
+        needed = [one.rule for one in stored if _leads_to_addition(one.rule)]
+        self._first = Backwards(rule for rule in needed if operator_count(rule.target) == 1)
         """Rules of two values; the others are of a sum and a value."""
-        self._more = Matcher([way for way in backwards if len(way.source.nodes) > len(way.source.inputs) + 1])
+        self._more = Backwards(rule for rule in needed if operator_count(rule.target) > 1)
 
     def sets(self, graph: Graph) -> Iterator[Sequence[Node]]:
         """Yield the sums of parts of one value, each by itself."""
@@ -55,13 +51,13 @@ class Adder:
         if parts is None:
             return (), ()
         first, *more = parts.values
-        used, total, matcher = dict[str, Substitution](), first, self._first
+        used, total, backwards = dict[str, Substitution](), first, self._first
         for value in more:
-            found = replaced(matcher, [make(Add(), [total, value]).value], levels=2)
+            found = backwards.replaced(make(Add(), [total, value]).value, levels=2)
             if found is None:
                 return (), ()
-            rule, (of_joined,) = found
-            used[rule.id], matcher = self._given[rule.id], self._more
+            rule, of_joined = found
+            used[rule.id], backwards = rule, self._more
             total = remake(of_joined.node, [flat(of_joined.node.inputs[0])]).value
         total = remake(total.node, [parts.whole]).value
         for other in others:
@@ -118,11 +114,9 @@ def _parts(addends: Sequence[Value]) -> Stack | None:
     return found if found is not None and found.is_view else None
 
 
-def _backwards(stored: StoredRule) -> Substitution | None:
-    """Return the reverse of a rule if it leads from the sum of a value, or of others, and one more to that of all."""
-    if not stored.kinds >= {Sum, Concat} or stored.rule.numerics > Numerics.REORDER:
-        return None
-    (source, _), (target, _) = stored.rule.source.outputs[0], stored.rule.target.outputs[0]
+def _leads_to_addition(rule: Substitution) -> bool:
+    """Return whether a rule leads from the sum of joined values to one value, or the sum of others, and one more."""
+    source, target = rule.source.outputs[0].node, rule.target.outputs[0].node
     is_of_joined = isinstance(source.op, Sum) and isinstance(source.inputs[0].node.op, Concat)
     is_addition = isinstance(target.op, Add) and all(isinstance(v.node.op, Input | Sum) for v in target.inputs)
-    return stored.rule.reversed if is_of_joined and is_addition else None
+    return is_of_joined and is_addition

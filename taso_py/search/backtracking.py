@@ -41,7 +41,7 @@ from taso_py.search.cost import Cost
 from taso_py.search.explorer import PRECISION, Explorer, quantized
 from taso_py.search.partition import Partition
 from taso_py.search.result import Limits, ProgressCallback, SearchResult, SearchStop
-from taso_py.search.rolling import search_rolled
+from taso_py.search.rolling import SearchAmongLemmas
 from taso_py.search.state import Option, SearchState
 
 
@@ -72,7 +72,7 @@ def search(
         return Partition(graph, matcher, cost, limits=limits, report=report, strategy=Backtracking).run()
 
     with collector_paused(shared=False):
-        return search_rolled(graph, matcher.rules, cost, limits, search_within)
+        return SearchAmongLemmas(matcher.rules, cost, limits, search_within).run(graph)
 
 
 WHOLE = 60

@@ -10,8 +10,9 @@ Invariant: lemmas that are applied make the graph cheaper, alone or all together
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
@@ -25,84 +26,83 @@ from taso_py.search.cost import Cost, static_bytes
 from taso_py.search.result import Candidate, Limits, SearchResult, SearchStop
 
 Steps: TypeAlias = Iterable[tuple[Match, Graph]]
+FindMatches: TypeAlias = Callable[[Graph, set[tuple[object, ...]]], Iterator[Match]]
+"""Yields the matches of lemmas in a graph; see :meth:`taso_py.rules.lemma.Lemmas.matches`."""
 LAST_SHARE = 0.1
 """Share of the time of a search that remains for lemmas about what it found."""
 
 
-def search_rolled(
-    graph: Graph,
-    rules: Iterable[Substitution],
-    cost: Cost,
-    limits: Limits,
-    search: Callable[[Graph, Limits], SearchResult],
-) -> SearchResult:
-    """Return the result of a search from a graph after its loops are rolled up, as that of a search from the graph.
+@dataclass(frozen=True)
+class SearchAmongLemmas:
+    """A search before and after which lemmas are applied."""
 
-    Where its steps merged layers, lemmas may match that did not before; so they are applied to what it found as well.
+    rules: Iterable[Substitution]
+    """The rules that lemmas may rest on."""
+    cost: Cost
+    """Gives the costs of graphs."""
+    limits: Limits
+    """The limits of all together."""
+    search: Callable[[Graph, Limits], SearchResult]
+    """Searches from a graph, within other limits."""
 
-    Args:
-        graph: the graph.
-        rules: the rules that lemmas may rest on.
-        cost: gives the costs of graphs.
-        limits: the limits of the search.
-        search: searches from another graph, within other limits.
-    """
-    start = limits.now()
-    found = _search_from_rolled(graph, rules, cost, limits, search) if may_have_lemmas(graph) else search(graph, limits)
-    if found.stop_reason is SearchStop.INTERRUPTED or not may_have_lemmas(found.best.graph):
-        return found
-    left = max(limits.seconds * LAST_SHARE, limits.seconds - (limits.now() - start))
-    within = replace(limits, seconds=left, static_bytes=limits.most_bytes(found.original.static_bytes))
-    try:
-        steps = list(roll_up(found.best.graph, rules, cost, within))
-    except KeyboardInterrupt:
-        return found
-    if not steps:
-        return found
-    best, end = found.best, _candidate(steps[-1][1], cost)
-    names = tuple(match.rule.id for match, _ in steps)
-    rolled = replace(end, original=graph, applied=(*best.applied, *names), steps=_Steps(best.steps, steps))
-    others = [candidate for candidate in found.candidates if candidate != found.original]
-    candidates = (*[rolled, *others][: limits.results], found.original)
-    return replace(found, candidates=candidates, seconds=limits.now() - start)
+    def run(self, graph: Graph) -> SearchResult:
+        """Return what is found from a graph, as the result of a search from it.
 
+        Where its steps merged layers, lemmas may match that did not before; so they are applied afterwards as well.
+        """
+        start, lemmas, original = self.limits.now(), Lemmas(self.rules), _candidate(graph, self.cost)
+        within = replace(self.limits, static_bytes=self.limits.most_bytes(original.static_bytes))
+        before, is_interrupted = self._steps(graph, lemmas, within)
+        begin = before[-1][1] if before else graph
+        if is_interrupted:
+            end = _candidate(begin, self.cost)
+            found = SearchResult(end, (end,), SearchStop.INTERRUPTED, expansions=0, built=0, seconds=0.0)
+        else:
+            left = max(1e-9, self.limits.seconds - (self.limits.now() - start))  # a limit must be above 0
+            found = self.search(begin, replace(within, seconds=left) if before else self.limits)
+        if before or is_interrupted:
+            found = self._with_steps_before(found, original, before)
+        if found.stop_reason is not SearchStop.INTERRUPTED and found.best.graph != begin:
+            left = max(self.limits.seconds * LAST_SHARE, self.limits.seconds - (self.limits.now() - start))
+            after, is_interrupted = self._steps(found.best.graph, lemmas, replace(within, seconds=left))
+            if after and not is_interrupted:
+                found = self._with_steps_after(found, after)
+        return replace(found, seconds=self.limits.now() - start)
 
-def _search_from_rolled(
-    graph: Graph,
-    rules: Iterable[Substitution],
-    cost: Cost,
-    limits: Limits,
-    search: Callable[[Graph, Limits], SearchResult],
-) -> SearchResult:
-    """Return the result of a search from a graph after lemmas are applied to it; arguments as above."""
-    start, original = limits.now(), _candidate(graph, cost)
-    within = replace(limits, static_bytes=limits.most_bytes(original.static_bytes))
-    steps, is_interrupted = list[tuple[Match, Graph]](), False
-    try:
-        for step in roll_up(graph, rules, cost, within):
-            steps.append(step)
-    except KeyboardInterrupt:
-        is_interrupted = True
-    spent = limits.now() - start
-    if not steps and not is_interrupted:
-        return search(graph, limits)
-    end = steps[-1][1] if steps else graph
-    if is_interrupted:
-        rolled = _candidate(end, cost)
-        found = SearchResult(rolled, (rolled,), SearchStop.INTERRUPTED, expansions=0, built=0, seconds=0.0)
-    else:
-        found = search(end, replace(within, seconds=max(1e-9, limits.seconds - spent)))  # a limit must be above 0
-    names = tuple(match.rule.id for match, _ in steps)
-    candidates = [
-        replace(one, original=graph, applied=(*names, *one.applied), steps=_Steps(steps, one.steps))
-        for one in found.candidates
-        if names or one.applied
-    ]
-    best = sorted(candidates, key=lambda candidate: candidate.seconds)[: limits.results]
-    return replace(found, original=original, candidates=(*best, original), seconds=found.seconds + spent)
+    def _steps(self, graph: Graph, lemmas: Lemmas, limits: Limits) -> tuple[Sequence[tuple[Match, Graph]], bool]:
+        """Return the lemmas that are applied to a graph, and whether a keyboard interrupt came meanwhile."""
+        steps = list[tuple[Match, Graph]]()
+        try:
+            for step in roll_up(graph, lemmas, self.cost, limits) if may_have_lemmas(graph) else ():
+                steps.append(step)
+        except KeyboardInterrupt:
+            return steps, True
+        return steps, False
+
+    def _with_steps_before(
+        self, found: SearchResult, original: Candidate, steps: Sequence[tuple[Match, Graph]]
+    ) -> SearchResult:
+        """Return the result of a search as that of one from the original, from which some steps led there."""
+        names = _names(steps)
+        candidates = [
+            replace(one, original=original.graph, applied=(*names, *one.applied), steps=_Steps(steps, one.steps))
+            for one in found.candidates
+            if names or one.applied
+        ]
+        best = sorted(candidates, key=lambda candidate: candidate.seconds)[: self.limits.results]
+        return replace(found, original=original, candidates=(*best, original))
+
+    def _with_steps_after(self, found: SearchResult, steps: Sequence[tuple[Match, Graph]]) -> SearchResult:
+        """Return the result of a search with what some steps lead to from its best graph, which is better."""
+        best, end = found.best, _candidate(steps[-1][1], self.cost)
+        better = replace(
+            end, original=best.original, applied=(*best.applied, *_names(steps)), steps=_Steps(best.steps, steps)
+        )
+        others = [candidate for candidate in found.candidates if candidate != found.original]
+        return replace(found, candidates=(*[better, *others][: self.limits.results], found.original))
 
 
-def roll_up(graph: Graph, rules: Iterable[Substitution], cost: Cost, limits: Limits) -> Iterator[tuple[Match, Graph]]:
+def roll_up(graph: Graph, lemmas: Lemmas, cost: Cost, limits: Limits) -> Iterator[tuple[Match, Graph]]:
     """Yield lemmas that make a graph cheaper, each applied to the graph after the one before, with the graph after it.
 
     Some pay only together, as the first of two layers is one product of batches, but taken apart again for the second:
@@ -110,7 +110,7 @@ def roll_up(graph: Graph, rules: Iterable[Substitution], cost: Cost, limits: Lim
 
     Args:
         graph: the graph.
-        rules: the rules that lemmas may rest on.
+        lemmas: the lemmas that may be applied.
         cost: gives the costs of graphs.
         limits: the limits on time, numerics, and the bytes that a graph may store, as a number.
     """
@@ -119,13 +119,13 @@ def roll_up(graph: Graph, rules: Iterable[Substitution], cost: Cost, limits: Lim
     def price(after: Graph) -> float:
         return cost.graph_cost(after) if after is graph or static_bytes(cost, after) <= most else math.inf
 
-    lemmas, more, end = Lemmas(rules), Lemmas(rules, WITH_FEW), limits.now() + limits.seconds
-    reached = graph
+    reached, end = graph, limits.now() + limits.seconds
+    with_few = partial(lemmas.matches, kinds=WITH_FEW)
     while True:
-        for step in _improved(reached, lemmas, limits, end, price):
+        for step in _improved(reached, lemmas.matches, limits, end, price):
             yield step
             reached = step[1]
-        together = list(_improved(reached, more, limits, end, running_operators))
+        together = list(_improved(reached, with_few, limits, end, running_operators))
         is_more_than_merged = any(not merges(base) for match, _ in together for base in match.bases)
         if not is_more_than_merged or not price(together[-1][1]) < price(reached):
             return
@@ -133,10 +133,10 @@ def roll_up(graph: Graph, rules: Iterable[Substitution], cost: Cost, limits: Lim
         reached = together[-1][1]
 
 
-def shortened(graph: Graph, rules: Iterable[Substitution], limits: Limits) -> Graph:
+def shortened(graph: Graph, lemmas: Lemmas, limits: Limits) -> Graph:
     """Return a graph after all lemmas that leave fewer operators to call, whatever they cost; arguments as above."""
     end = limits.now() + limits.seconds
-    *_, shortest = graph, *(after for _, after in _improved(graph, Lemmas(rules), limits, end, running_operators))
+    *_, shortest = graph, *(after for _, after in _improved(graph, lemmas.matches, limits, end, running_operators))
     return shortest
 
 
@@ -145,24 +145,51 @@ def running_operators(graph: Graph) -> int:
     return sum(is_running(node) and not node.op.is_view for node in graph.nodes)
 
 
+def applied_in_turn(
+    graph: Graph, matches: FindMatches, is_wanted: Callable[[Match, Graph], bool]
+) -> Iterator[tuple[Match, Graph]]:
+    """Yield lemmas, each applied to the graph after the one before, with the graph after it.
+
+    Args:
+        graph: the graph.
+        matches: yields the matches of lemmas in a graph, but for those that were tried.
+        is_wanted: returns whether a match is applied, given the graph after it.
+    """
+    tried, is_changed = set[tuple[object, ...]](), True
+    while is_changed:
+        is_changed = False
+        for match in matches(graph, tried):
+            after = apply(graph, match)
+            if after is not None and is_wanted(match, after):
+                graph, is_changed = after, True
+                yield match, graph
+                break
+
+
 def _improved(
-    graph: Graph, lemmas: Lemmas, limits: Limits, end: float, measure: Callable[[Graph], float]
+    graph: Graph, matches: FindMatches, limits: Limits, end: float, measure: Callable[[Graph], float]
 ) -> Iterator[tuple[Match, Graph]]:
     """Yield lemmas that lower a measure, each applied to the graph after the one before, with the graph after it.
 
     None is looked for after the time ``end``.
     """
-    best, tried = measure(graph), set[tuple[object, ...]]()
-    is_changed = True
-    while is_changed and limits.now() <= end:
-        is_changed = False
-        for match in lemmas.matches(graph, tried):
-            after = apply(graph, match) if limits.allows(match) else None
-            if after is None or not (found := measure(after)) < best:
-                continue
-            graph, best, is_changed = after, found, True
-            yield match, graph
-            break
+    best = measure(graph)
+
+    def is_better(match: Match, after: Graph) -> bool:
+        nonlocal best
+        if not limits.allows(match) or not (found := measure(after)) < best:
+            return False
+        best = found
+        return True
+
+    for step in applied_in_turn(graph, matches, is_better):
+        yield step
+        if limits.now() > end:
+            return
+
+
+def _names(steps: Steps) -> tuple[str, ...]:
+    return tuple([match.rule.id for match, _ in steps])
 
 
 def _candidate(graph: Graph, cost: Cost) -> Candidate:

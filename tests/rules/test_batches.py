@@ -270,7 +270,7 @@ def test_gates_of_two_layers_are_two_products_and_one_sum() -> None:
     products = ", ".join(f"tanh(matmul(x, w{i}))" for i in names)
     cell, only = (parse_graph(f"graph(x: f32[3,8], h: f32[3,8]) {{ {weights} return {r} }}") for r in (sums, products))
     cost = FakeCost({"slice": 0.1})
-    *_, (_, end) = roll_up(cell, rules(), cost, Limits())
+    *_, (_, end) = roll_up(cell, Lemmas(rules()), cost, Limits())
     assert sorted(running(end)) == ["add", "matmul", "matmul", *["tanh"] * 4]
-    assert not list(roll_up(only, rules(), cost, Limits()))
+    assert not list(roll_up(only, Lemmas(rules()), cost, Limits()))
     assert search(only, rules(), cost).best.seconds < cost.graph_cost(only)

@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from statistics import geometric_mean, median
+from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -34,6 +35,9 @@ HEATS = MIN_ROUNDS
 PRELOADED = ("experiments.deployed",)
 """Modules that contestants' processes share with the server that they are forked from: importing PyTorch takes as long
 as building a model."""
+NEAR = 1.25
+"""A relative of a contestant is raced if that contestant takes at most this many times as long as the fastest. In 46
+rows of ``end_to_end`` on two processors another form of Inductor was at most 1.13 times as fast as ``max-autotune``."""
 SHIFT_BYTES = 1 << 20
 """Memory that is allocated for good before the build of the last heat, proportionally less before earlier ones, so that
 each build has other addresses."""
@@ -146,7 +150,14 @@ class Contest:
     """Latency of the fastest in a heat over its latency when no other process is left."""
 
 
-def contest(makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: int = HEATS) -> Contest:
+def contest(
+    makes: Mapping[str, Make],
+    *,
+    seconds: float,
+    seed: int = 0,
+    heats: int = HEATS,
+    relatives: Mapping[str, str] = MappingProxyType({}),
+) -> Contest:
     """Race contestants in heats, for each of which all are built anew.
 
     Args:
@@ -154,23 +165,19 @@ def contest(makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: 
         seconds: time for all heats together, without building.
         seed: seed of the order of turns.
         heats: the number of heats.
+        relatives: contestants that are built only if another one, the value, is within ``NEAR`` of the fastest in a
+            heat that does not count, or cannot be built.
 
     Raises:
         TasoError: the baseline cannot be built.
     """
     found: dict[str, list[float]] = {}
     missing: dict[str, str] = {}
-    baseline = next(iter(makes))
     with _started(makes) as running:
+        if relatives:
+            missing |= _leave_out_relatives(running, relatives, seconds / heats, seed)
         for heat in range(heats):
-            for name, contestant in list(running.items()):
-                try:
-                    contestant.build(heat)
-                except TasoError as error:
-                    if name == baseline:
-                        raise
-                    missing[name] = str(error)
-                    running.pop(name).end()
+            missing |= _build_all(running, heat)
             for name, middle in _heat(running, seconds / heats, seed + heat).items():
                 found.setdefault(name, []).append(middle)
         times = {name: tuple(found[name]) for name in running}
@@ -181,6 +188,43 @@ def contest(makes: Mapping[str, Make], *, seconds: float, seed: int = 0, heats: 
                 contestant.end(wait=wait)
         alone = _heat({fastest: running[fastest]}, seconds / heats, seed)[fastest]
     return Contest(Race(times, RaceStop.ROUNDS), missing, times[fastest][-1] / alone)
+
+
+def _build_all(running: dict[str, ContestantProcess], heat: int) -> Mapping[str, str]:
+    """Build contestants anew; those that cannot be built are removed, and their reasons returned.
+
+    Raises:
+        TasoError: the first, which is the baseline, cannot be built.
+    """
+    missing: dict[str, str] = {}
+    baseline = next(iter(running))
+    for name, contestant in list(running.items()):
+        try:
+            contestant.build(heat)
+        except TasoError as error:
+            if name == baseline:
+                raise
+            missing[name] = str(error)
+            running.pop(name).end()
+    return missing
+
+
+def _leave_out_relatives(
+    running: dict[str, ContestantProcess], relatives: Mapping[str, str], seconds: float, seed: int
+) -> Mapping[str, str]:
+    """Remove contestants whose relative is far behind, and those that cannot be built; return the reasons."""
+    first = {name: contestant for name, contestant in running.items() if name not in relatives}
+    missing = {**_build_all(first, 0)}
+    times = _heat(first, seconds, seed)
+    fastest = min(times.values())
+    for name, relative in relatives.items():
+        if relative in times and times[relative] > NEAR * fastest:
+            missing[name] = (
+                f"not built, since {relative} takes {times[relative] / fastest:.2f} times as long as the fastest"
+            )
+    for name in missing:
+        running.pop(name).end()
+    return missing
 
 
 def _heat(running: Mapping[str, ContestantProcess], seconds: float, seed: int) -> Mapping[str, float]:

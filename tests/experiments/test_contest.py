@@ -64,6 +64,17 @@ def test_a_baseline_that_cannot_be_built_is_an_error(tmp_path: Path) -> None:
         contest({"none": partial(_products, tmp_path, -1)}, seconds=0.2, heats=2)
 
 
+def test_relatives_are_built_only_beside_one_that_is_near_the_fastest(tmp_path: Path) -> None:
+    sizes = {"small": 32, "large": 512, "of large": 33, "of small": 34, "none": -1, "of none": 35}
+    makes = {name: partial(_products, tmp_path, size) for name, size in sizes.items()}
+    relatives = {"of large": "large", "of small": "small", "of none": "none"}
+    found = contest(makes, seconds=0.2, heats=2, relatives=relatives)
+    assert set(found.race.times) == {"small", "large", "of small", "of none"}
+    assert found.missing["none"] == "there are no such matrices"
+    assert found.missing["of large"].startswith("not built, since large takes ")
+    assert {path.name.split()[0] for path in tmp_path.iterdir()} == {"32", "512", "34", "35"}
+
+
 def test_rules_are_drawn_by_engine() -> None:
     ways = [f"{engine} {way}" for engine in engines.SESSIONS for way in ("exported", "lowered", "rules")]
     speeds = {f"{way}{end}": 2.0 for way in (*ways, *engines.COMPILERS) for end in ("", "_low", "_high")}

@@ -231,12 +231,16 @@ def _convolution(draft: Draft) -> str | None:
     groups = draft.choice([g for g in range(1, channels + 1) if channels % g == 0])
     kernel = [draft.choice((1, 3, 2)) for _ in range(axes)]
     texts: list[str] = []
-    for _ in range(draft.integer(1, 2)):
-        out = groups * draft.integer(1, 3)
+    is_apart, features, has_bias = draft.chance(4), draft.integer(1, 3), draft.chance(2)
+    for _ in range(draft.integer(*((3, 4) if is_apart else (1, 2)))):
+        out = groups * (features if is_apart else draft.integer(1, 3))
         weight = draft.weight((out, channels // groups, *kernel), value.dtype)
-        texts.append(f"{weight}, {draft.weight((out,), value.dtype)}" if draft.chance(2) else weight)
+        is_biased = has_bias if is_apart else draft.chance(2)
+        texts.append(f"{weight}, {draft.weight((out,), value.dtype)}" if is_biased else weight)
     window = f"stride={draft.integer(1, 2)}, padding={draft.integer(0, 2)}, dilation={draft.choice((1, 1, 2))}"
-    terms = [f"F.conv{axes}d({name}, {text}, {window}, groups={groups})" for text in texts]
+    images = [f"({name} * {number})" if is_apart else name for number in range(len(texts))]
+    read = zip(images, texts, strict=True)
+    terms = [f"F.conv{axes}d({image}, {text}, {window}, groups={groups})" for image, text in read]
     return (
         terms[0] if len(terms) == 1 else draft.choice((f"({', '.join(terms)})", f"torch.cat([{', '.join(terms)}], 1)"))
     )

@@ -122,7 +122,7 @@ class _Preferring(SizeSolver):
     """A solver that prefers to bind symbols of the target only, then attributes, and decomposes floor divisions.
 
     Two floor divisions are equal if their parts are; a number that has to be divisible is taken to be the divisor, if
-    the two are equal in the candidate.
+    the two are equal in the candidate, or its multiple; a sum of products that a sum has to divide, to be of one factor.
     """
 
     def __init__(self, example_values: dict[str, int | float], *, halves: bool) -> None:
@@ -152,10 +152,13 @@ class _Preferring(SizeSolver):
             self.equal(pair[0].numerator, pair[1].numerator, why)
         elif (names := _divisible(difference)) is not None and self._is_divided(*names):
             self.equal(symbol(names[0]), self._multiple(*names), why)
+        elif (quotients := _unequal_quotients(difference)) is not None:
+            self.equal(*quotients, why)
+            self.equal(left, right, why)
         elif self._halves and (even := _even(difference)) is not None:
             self.equal(even, self._half(even) * 2, why)
         else:
-            super().equal(left, right, why)
+            super().equal(difference, 0, why)
 
     def _half(self, even: Poly) -> Poly:
         """Return a new symbol for the half of a number that has to be even."""
@@ -209,6 +212,23 @@ def _divisible(difference: Poly) -> tuple[str, str] | None:
         if whole == symbol(str(whole)) and part == symbol(str(part)) and difference in (remainder, -1 * remainder):
             return str(whole), str(part)
     return None
+
+
+def _unequal_quotients(difference: Poly) -> tuple[Dim, Dim] | None:
+    """Return two of the numbers ``n`` and ``m`` in ``(a*n + b*m) // (a + b)`` that are not equal; None if all are."""
+    for division in {atom for atom in difference.atoms() if isinstance(atom, FloorDiv)}:
+        whole, divisor = _summands(division.numerator), _summands(division.denominator)
+        quotients = [quotient for a in divisor for part in whole if (quotient := floordiv(part, a)) * a == part]
+        unequal = [quotient for quotient in quotients if quotient != quotients[0]]
+        if len(quotients) == len(whole) == len(divisor) and unequal:
+            return quotients[0], unequal[0]
+    return None
+
+
+def _summands(total: Dim) -> Sequence[Dim]:
+    """Return the terms of a sum of products of symbols; nothing if one is a number."""
+    terms = total.terms if isinstance(total, Poly) else ()
+    return [Poly((term,)) for term in terms] if all(monomial for monomial, _ in terms) else []
 
 
 def _whole(values: Mapping[str, int | float]) -> Mapping[str, int]:

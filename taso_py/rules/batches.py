@@ -29,7 +29,7 @@ _Alike: TypeAlias = tuple[int, Operator, tuple[TensorType, ...]]
 
 def has_batches(graph: Graph) -> bool:
     """Return whether a graph has enough operators alike that have nothing in common."""
-    return any(_alike(graph))
+    return any(alike(graph))
 
 
 class Batcher:
@@ -42,7 +42,7 @@ class Batcher:
 
     def sets(self, graph: Graph) -> Iterator[Sequence[Node]]:
         """Yield the sets of nodes that may be one, operands first."""
-        return (nodes for nodes in _alike(graph) if type(nodes[0].op) in self._backwards.kinds)
+        return (nodes for nodes in alike(graph) if type(nodes[0].op) in self._backwards.kinds)
 
     def leaves(self, roots: Sequence[Node]) -> Sequence[Value]:
         """Return what some of these nodes are computed from: what they read, or what that is part of."""
@@ -65,7 +65,7 @@ class Batcher:
         return values, list(used.values())
 
 
-def _alike(graph: Graph) -> Iterator[Sequence[Node]]:
+def alike(graph: Graph) -> Iterator[Sequence[Node]]:
     """Yield the sets of nodes that are alike, none computed from another, and read nothing in common.
 
     What takes no longer than a copy of its operands is left out unless these need not be copied.

@@ -1,8 +1,9 @@
 """Lemmas: rules for the sizes and the number of operators of one graph, derived from rules of few operators.
 
 The operators of a loop over rows become one for all of them (:mod:`taso_py.rules.rows`), and so do many that read one
-value (:mod:`taso_py.rules.siblings`), those that are alike and have nothing in common (:mod:`taso_py.rules.batches`),
-sums (:mod:`taso_py.rules.sums`) and joins (:mod:`taso_py.rules.joins`) of many parts. No rule has as many operands.
+value (:mod:`taso_py.rules.siblings`), those that are alike and have nothing in common (:mod:`taso_py.rules.batches`;
+convolutions: :mod:`taso_py.rules.groups`), sums (:mod:`taso_py.rules.sums`) and joins (:mod:`taso_py.rules.joins`) of
+many parts. No rule has as many operands.
 
 Invariant: a lemma is what :meth:`Lemmas.target` derives from its source by given rules, so that whoever has these can
 check it.
@@ -18,6 +19,7 @@ from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input
 from taso_py.rules.batches import Batcher, has_batches
 from taso_py.rules.excerpt import images
+from taso_py.rules.groups import Grouper, has_groups
 from taso_py.rules.joins import Joiner, has_joins
 from taso_py.rules.match import Match
 from taso_py.rules.rows import Roller, has_rows
@@ -56,6 +58,7 @@ FINDERS: Kinds = {
     Roller: has_rows,
     Merger: has_siblings,
     Batcher: has_batches,
+    Grouper: has_groups,
     Adder: has_sums,
     Joiner: has_joins,
 }

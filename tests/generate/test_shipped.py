@@ -28,6 +28,7 @@ QUICK = {
     ("signs",),
     ("cumulative",),
     ("batches",),
+    ("groups",),
 }
 """What takes at most a quarter of a minute to generate on a slow machine; the rest takes up to ten minutes."""
 _SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]

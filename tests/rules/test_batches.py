@@ -142,7 +142,6 @@ def test_parts_of_one_value_are_not_copied(
         members(4, "linear(x{0}, w0, b{0})"),
         members(4, "mul(x{0}, w{0})", weight="3,4"),
         members(4, data="2,3,4"),
-        members(4, "conv2d(x{0}, w{0}){{padding=[1,1]}}", data="1,4,8,8", weight="4,4,3,3"),
     ],
 )
 def test_what_is_few_or_shared_or_would_only_be_copied_stays(graph: Graph) -> None:

@@ -14,7 +14,8 @@ layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a produc
 ``gates`` factors that are collected, ``convolutions`` transposed convolutions and those of volumes,
 ``identities`` quotients, signs and bounds, ``signs`` laws of positive numbers, ``extents`` what is computed of values
 that are repeated, padded, joined or reduced, ``orders`` of elements in reverse order, ``cumulative`` of running sums,
-``loops`` of parts, as in loops over rows, ``batches`` of elements of batches. ``transformer`` moves the operators of
+``loops`` of parts, as in loops over rows, ``batches`` of elements of batches, ``groups`` convolutions side by side.
+``transformer`` moves the operators of
 attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped
 convolutions and the operators beside them, ``matrix`` goes deepest with fewest operators.
 
@@ -43,6 +44,7 @@ from taso_py.generate.sets.fold import FOLD
 from taso_py.generate.sets.formulas import FORMULAS
 from taso_py.generate.sets.fuse import FUSE
 from taso_py.generate.sets.gates import GATES
+from taso_py.generate.sets.groups import GROUPS
 from taso_py.generate.sets.heads import HEADS
 from taso_py.generate.sets.identities import IDENTITIES
 from taso_py.generate.sets.images import IMAGES
@@ -97,6 +99,7 @@ VOCABULARIES: Mapping[str, tuple[Family | Folding | Written, ...]] = {
     "cumulative": CUMULATIVE,
     "loops": LOOPS,
     "batches": BATCHES,
+    "groups": GROUPS,
     "rows": ROWS,
     "views": VIEWS,
     "transformer": TRANSFORMER,
@@ -131,6 +134,7 @@ SHIPPED: Sequence[tuple[str, ...]] = (
     ("cumulative",),
     ("loops",),
     ("batches",),
+    ("groups",),
 )
 """Vocabularies of the shipped database; those in one tuple are generated together into one file.
 

@@ -1,0 +1,50 @@
+"""The vocabulary ``groups``: convolutions of different images side by side, as one of as many groups.
+
+Read so for two of them, again and again, the convolutions of the members of an ensemble are one, of their images joined
+along the channels (:mod:`taso_py.rules.groups`).
+"""
+
+from __future__ import annotations
+
+from taso_py.generate.sets.common import each, family, yields
+from taso_py.generate.vocabulary import FUSED, Family
+from taso_py.ops.contraction import Conv2d
+from taso_py.ops.movement import Concat
+
+_FIRST, _SECOND = 2, 3
+"""The numbers of groups."""
+_CHANNELS, _FEATURES = 3, 5
+"""Channels and features of a group."""
+_EXTENTS, _KERNEL = (6, 5), (3, 2)
+_FEATURE, _CHANNEL = -4, -3
+"""Axes of kernels' features and of images' channels."""
+
+
+def _side_by_side(*, bias: bool) -> Family:
+    """Return the family of convolutions of two images, with or without biases."""
+
+    def convolution(groups: int) -> Conv2d:
+        return Conv2d(stride=(2, 2), padding=(1, 1), dilation=(2, 2), groups=groups)
+
+    shapes = {
+        "d": (1, _FIRST * _CHANNELS, *_EXTENTS),
+        "e": (1, _SECOND * _CHANNELS, *_EXTENTS),
+        "w": (_FIRST * _FEATURES, _CHANNELS, *_KERNEL),
+        "v": (_SECOND * _FEATURES, _CHANNELS, *_KERNEL),
+    }
+    biases = {"b": (_FIRST * _FEATURES,), "c": (_SECOND * _FEATURES,)} if bias else {}
+    productions = (
+        *yields("p", ["dwb" if bias else "dw"], convolution(_FIRST)),
+        *yields("q", ["evc" if bias else "ev"], convolution(_SECOND)),
+        *yields("o", ["pq"], Concat(_CHANNEL)),
+        *yields("D", ["de"], Concat(_CHANNEL)),
+        *yields("W", ["wv"], Concat(_FEATURE)),
+        *(yields("B", ["bc"], Concat(-1)) if bias else ()),
+        *yields(FUSED, ["DWB" if bias else "DW"], convolution(_FIRST + _SECOND)),
+    )
+    return family(
+        f"side by side{', biases' if bias else ''}", each(**shapes, **biases), productions, 4, faithful=True, largest=1024
+    )
+
+
+GROUPS = tuple(_side_by_side(bias=bias) for bias in (False, True))

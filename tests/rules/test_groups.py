@@ -1,0 +1,121 @@
+"""Convolutions that have nothing in common, as one of as many groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from taso_py.ir.graph import Graph
+from taso_py.ops.table import parse_graph
+from taso_py.rules.apply import apply
+from taso_py.rules.database import read_database
+from taso_py.rules.lemma import LEMMA, Lemmas
+from taso_py.rules.match import Match
+from taso_py.rules.substitution import Substitution
+from taso_py.rules.text import read_rules, write_rules
+from taso_py.rules.verdict import Numerics, Outcome
+from taso_py.search.backtracking import search
+from taso_py.search.result import Limits
+from taso_py.search.trace import read_trace, replay, write_trace
+from tests.search.examples import FakeCost
+from verify import check, prove
+
+MOST_TO_PROVE = 4
+"""The prover takes graphs of up to a hundred operators."""
+PLAIN = "conv2d(x{0}, w{0})"
+BIASED = "conv2d(x{0}, w{0}, b{0}){{stride=[2,1], padding=[1,0], dilation=[1,2]}}"
+
+
+@cache
+def rules() -> Sequence[Substitution]:
+    return read_database()
+
+
+def convolutions(count: int, done: str = PLAIN, image: str = "2,4,7,6", kernel: str = "5,4,3,2") -> Graph:
+    """Convolutions of images, each by a kernel of its own."""
+    features = kernel.partition(",")[0]
+    inputs = ", ".join(f"x{i}: f32[{image}]" for i in range(count))
+    weights = "".join(
+        f'w{i} = weight{{key="w.{i}", type=f32[{kernel}]}} b{i} = weight{{key="b.{i}", type=f32[{features}]}} '
+        for i in range(count)
+    )
+    results = ", ".join(f"tanh({done.format(i)})" for i in range(count))
+    return parse_graph(f"graph({inputs}) {{ {weights} return {results} }}")
+
+
+def lemmas(graph: Graph) -> list[Match]:
+    return list(Lemmas(rules()).matches(graph, set()))
+
+
+def running(graph: Graph) -> list[str]:
+    """The operators that run, by name, but for views."""
+    return [node.op.name for node in graph.nodes if node.inputs and not node.is_static and not node.op.is_view]
+
+
+@pytest.mark.parametrize(
+    ("graph", "groups"),
+    [
+        (convolutions(3), 3),
+        (convolutions(4, BIASED), 4),
+        (convolutions(12), 12),
+        (convolutions(3, "conv2d(x{0}, w{0}){{groups=2}}", kernel="6,2,3,3"), 6),
+        (convolutions(3, "conv2d(x{0}, w{0}){{padding=[1,1], groups=4}}", kernel="4,1,3,3"), 12),
+    ],
+)
+def test_convolutions_with_nothing_in_common_are_one_of_groups(graph: Graph, groups: int) -> None:
+    (match,) = lemmas(graph)
+    after = apply(graph, match)
+    assert after is not None
+    assert [name for name in running(after) if name != "tanh"] == ["concat", "conv2d"]
+    assert f"groups={groups}" in match.rule.statement
+    assert match.rule.numerics is Numerics.REORDER
+    assert match.rule.proof == LEMMA
+    assert check(match.rule).outcome is not Outcome.REFUTED
+    assert len(graph.outputs) > MOST_TO_PROVE or prove(match.rule).outcome is Outcome.PROVED
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        convolutions(2),
+        convolutions(4, "conv2d(x{0}, w0)"),
+        convolutions(4, "conv2d(x{0}, w{0}, b0)"),
+    ],
+)
+def test_what_is_few_or_shared_is_left_to_other_rules(graph: Graph) -> None:
+    assert not any("groups" in match.rule.statement for match in lemmas(graph))
+
+
+def test_convolutions_that_differ_are_no_groups() -> None:
+    strides = (1, 1, 2, 2)
+    inputs = ", ".join(f"x{i}: f32[1,4,7,6], w{i}: f32[5,4,3,2]" for i in range(4))
+    results = ", ".join(f"conv2d(x{i}, w{i}){{stride=[{stride},1]}}" for i, stride in enumerate(strides))
+    assert not lemmas(parse_graph(f"graph({inputs}) {{ return {results} }}"))
+
+
+def test_a_lemma_follows_from_its_rule_and_no_other() -> None:
+    (match,) = lemmas(convolutions(3, BIASED))
+    (lemma,) = read_rules(write_rules([match.rule]))
+    (base,) = match.bases
+    assert Lemmas(rules()).bases(lemma) == Lemmas([base]).bases(lemma) == [base]
+    assert not Lemmas([rule for rule in rules() if rule.id != base.id]).bases(lemma)
+    for wrong in (lemma.target.outputs[::-1], lemma.source.outputs):
+        assert not Lemmas(rules()).bases(replace(lemma, target=Graph(lemma.source.inputs, tuple(wrong))))
+
+
+def test_the_layers_of_networks_are_one_layer_each_and_the_trace_is_replayed() -> None:
+    """The images that later layers read are parts of one value, which is not taken apart."""
+    layers = "".join(
+        f'w{i} = weight{{key="w.{i}", type=f32[4,3,3,3]}} v{i} = weight{{key="v.{i}", type=f32[6,4,3,3]}} '
+        f"t{i} = conv2d(relu(conv2d(x, w{i}){{stride=[2,2]}}), v{i}){{padding=[1,1]}} "
+        for i in range(5)
+    )
+    joined = ", ".join(f"t{i}" for i in range(5))
+    graph = parse_graph(f"graph(x: f32[2,3,9,9]) {{ {layers} return concat({joined}){{axis=-3}} }}")
+    found = search(graph, rules(), FakeCost({"slice": 0.1}), Limits(seconds=60.0)).best
+    assert running(found.graph) == ["conv2d", "relu", "conv2d"]
+    trace = read_trace(write_trace(found.trace))
+    assert replay(graph, trace) == replay(graph, trace, rules()) == found.graph

@@ -87,11 +87,7 @@ class ResultSection:
         return [
             *(["quick"] if facts.get("quick") else []),
             *([f"seed {facts['seed']}"] if "seed" in facts else []),
-            *(
-                [f"{facts['wall_s']:.0f} s by the clock, {facts['cpu_s']:.0f} s of processor time"]
-                if facts.get("cpu_s")
-                else []
-            ),
+            *([f"{facts['wall_s']:.0f} s"] if facts.get("wall_s") else []),
         ]
 
     @property
@@ -156,7 +152,6 @@ def render(folder: Path, experiments: Iterable[Experiment]) -> str:
             complete=sum(section.state == "complete" for section in shown),
             failures=sum(len(section.failures) for section in shown),
             kind=_kind(shown),
-            cpu_s=sum(section.facts.get("cpu_s", 0.0) for section in shown),
             wall_s=sum(section.facts.get("wall_s", 0.0) for section in shown),
         )
     )

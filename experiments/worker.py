@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import resource
 import signal
 import time
 import traceback
@@ -26,7 +25,7 @@ from taso_py.executors import end_with_parent
 from taso_py.ir.errors import TasoError, first_line
 
 Measured: TypeAlias = Mapping[str, Any]
-"""Facts of a part: ``rows``, ``wall_s``, ``cpu_s``, and later the circumstances."""
+"""Facts of a part: ``rows``, ``wall_s``, and later the circumstances."""
 LATE = "the time is used up"
 DIED = "its process died, perhaps for want of memory"
 
@@ -83,7 +82,7 @@ def _begin() -> None:
 
 def _part(measure: Callable[[str, Settings], Sequence[Row]], part: str, settings: Settings) -> Measured | str:
     """Measure a part; this is the function that the worker calls."""
-    wall, cpu = time.monotonic(), _cpu_seconds()
+    start = time.monotonic()
     try:
         rows = [dict(row) for row in measure(part, settings)]
     except TasoError as error:
@@ -92,10 +91,4 @@ def _part(measure: Callable[[str, Settings], Sequence[Row]], part: str, settings
         # It concerns this part alone; the traceback tells a developer where it came from.
         traceback.print_exc()
         return f"{type(error).__name__}: {first_line(error)}"
-    return {"rows": rows, "wall_s": time.monotonic() - wall, "cpu_s": _cpu_seconds() - cpu}
-
-
-def _cpu_seconds() -> float:
-    """Return the processor time of this process and of its children that ended."""
-    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    return {"rows": rows, "wall_s": time.monotonic() - start}

@@ -121,8 +121,8 @@ def initial_generalities(
 class _Preferring(SizeSolver):
     """A solver that prefers to bind symbols of the target only, then attributes, and decomposes floor divisions.
 
-    Two floor divisions are equal if their parts are; a number that has to be divisible is taken to be the divisor, if
-    the two are equal in the candidate, or its multiple; a sum of products that a sum has to divide, to be of one factor.
+    Two floor divisions are equal if their parts are. A number that has to be divisible is taken to be the divisor, if
+    the two are equal in the candidate, else a multiple of it. Where a sum divides a sum, all quotients are one.
     """
 
     def __init__(self, example_values: dict[str, int | float], *, halves: bool) -> None:
@@ -157,8 +157,10 @@ class _Preferring(SizeSolver):
             self.equal(left, right, why)
         elif self._halves and (even := _even(difference)) is not None:
             self.equal(even, self._half(even) * 2, why)
+        elif (symbols := _equal_symbols(difference)) is not None:
+            self.bind(*symbols)
         else:
-            super().equal(difference, 0, why)
+            super().equal(left, right, why)
 
     def _half(self, even: Poly) -> Poly:
         """Return a new symbol for the half of a number that has to be even."""
@@ -192,6 +194,12 @@ def _without_common_factor(difference: Poly) -> Poly:
         if len(difference.terms) > 1 and isinstance(quotient, Poly) and quotient * symbol(str(atom)) == difference:
             return _without_common_factor(quotient)
     return difference
+
+
+def _equal_symbols(difference: Poly) -> tuple[str, Dim] | None:
+    """Return the symbols of a difference of two, or None."""
+    found = solve(difference, lambda _name: True)
+    return found if found is not None and found[1] == symbol(str(found[1])) else None
 
 
 def _equal_divisions(difference: Poly) -> tuple[FloorDiv, FloorDiv] | None:

@@ -53,7 +53,7 @@ def test_text_has_question_provenance_table_and_reading(tmp_path: Path) -> None:
         "# Results: A\n",
         "## example: How long is a name?\n",
         "* Machine: A, AVX2, 2 threads\n* Date: 2026-01-02\n* Commit: `abc`\n* Versions: PyTorch 9.1\n",
-        "* Run: complete, quick, seed 3, 5 s by the clock, 7 s of processor time\n",
+        "* Run: complete, quick, seed 3, 5 s\n",
         "How to read it: `ratio` should be as long as the part's name.\n",
         "| part | ratio | count | good |\n| :--- | ---: | ---: | ---: |\n",
         "| a & b | 1.235 (1.200 to 1.300) | 12,345 | yes |\n| \\<i>c\\</i> |",

@@ -28,7 +28,7 @@ def results(folder: Path, **changes: Any) -> Path:
     """A folder with the files of one experiment."""
     facts = {
         "quick": True, "seed": 3, "date": "2026-01-02", "commit": "abc", "environment": {"device_name": "A & B"},
-        "parts": 2, "missing": [], "failures": {}, "wall_s": 5.0, "cpu_s": 7.0,
+        "parts": 2, "missing": [], "failures": {}, "wall_s": 5.0,
     }  # fmt: skip
     (folder / "example.json").write_text(json.dumps(facts | changes))
     write_csv(folder / "example.csv", ROWS)
@@ -49,7 +49,7 @@ def test_the_page_says_what_is_known(tmp_path: Path) -> None:
     text = text_of(render(results(tmp_path), [experiment("a")]))
     for part in (
         "1. How long is a name?", "ratio should be as long", "1.235 1.200 to 1.300", "12,345", "yes", "no", "a & b",
-        "example.csv", "2026-01-02", "quick", "commit abc", "seed 3", "7 s of processor time", "A & B",
+        "example.csv", "2026-01-02", "quick", "commit abc", "seed 3", "5 s", "A & B",
     ):  # fmt: skip
         assert part in text, part
     assert "failed" not in text.split("Contents")[1]

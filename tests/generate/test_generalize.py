@@ -112,6 +112,29 @@ def test_padding_is_added_to_padding() -> None:
     assert "padding=[I+L,H+M]" in statement
 
 
+def test_sums_of_dilated_convolutions_are_of_any_stride_and_dilation() -> None:
+    """Extents of two images are equal because those of the results are, and those of the kernels."""
+    window = "{stride=[2,2], padding=[1,1], dilation=[2,2]}"
+    statement = _settled(
+        "x: float[2,3,6,5], y: float[2,4,6,5], k: float[5,3,3,2], l: float[5,4,3,2]",
+        f"return add(conv2d(x, k){window}, conv2d(y, l){window})",
+        f"return conv2d(concat(x, y){{axis=-3}}, concat(k, l){{axis=-3}}){window}",
+    )
+    assert "stride=[I,J], padding=[K,L], dilation=[M,N]" in statement
+
+
+def test_grouped_convolutions_side_by_side_have_features_in_proportion() -> None:
+    """The sum of their groups divides the sum of their features, if each has as many a group as the other."""
+    statement = _settled(
+        "x: float[1,4,6,5], y: float[1,6,6,5], k: float[10,2,3,2], l: float[15,2,3,2]",
+        "return concat(conv2d(x, k){groups=2}, conv2d(y, l){groups=3}){axis=-3}",
+        "return conv2d(concat(x, y){axis=-3}, concat(k, l){axis=-4}){groups=5}",
+    )
+    assert "b: float[B*F,C,G,H]" in statement
+    assert "d: float[F*I,C,G,H]" in statement
+    assert "groups=B+I" in statement
+
+
 def test_a_leading_axis_group() -> None:
     sides = _sides("x: float[3,4]", "return relu(slice(x){axis=-1, start=1, stop=3})",
                    "return slice(relu(x)){axis=-1, start=1, stop=3}")  # fmt: skip

@@ -42,9 +42,8 @@ def _side_by_side(*, bias: bool) -> Family:
         *(yields("B", ["bc"], Concat(-1)) if bias else ()),
         *yields(FUSED, ["DWB" if bias else "DW"], convolution(_FIRST + _SECOND)),
     )
-    return family(
-        f"side by side{', biases' if bias else ''}", each(**shapes, **biases), productions, 4, faithful=True, largest=1024
-    )
+    name, variables = "side by side, biases" if bias else "side by side", each(**shapes, **biases)
+    return family(name, variables, productions, 4, faithful=True, largest=1024)
 
 
 GROUPS = tuple(_side_by_side(bias=bias) for bias in (False, True))

@@ -375,10 +375,11 @@ def _view(draft: Draft) -> str | None:
     start = draft.integer(0, max(0, shape[axis] - 1))
     stop = draft.integer(start + 1, max(start + 1, shape[axis]))
     cut = draft.integer(0, max(0, shape[axis]))
+    # Of what is written to a piece of ``unsafe_split`` PyTorch does not say whether the whole shows it: it is a copy.
     texts = (
         *(f"{{0}}.permute({tuple(order)})", "{0}.transpose({1}, {2})", "{0}.flatten()", "{0}.unsqueeze({1})"),
         *("{0}.squeeze()", "{0}.flip([*{{{1}, {2}}}])", "{0}.roll(1, {1})", "{0}.unbind({1})"),
-        *("{0}.chunk(2, {1})", "torch.unsafe_split({0}, 1, {1})", "{0}[None]"),
+        *("{0}.chunk(2, {1})", "torch.unsafe_split({0}.clone(), 1, {1})", "{0}[None]"),
         *(f"{{0}}.narrow({{1}}, {start}, {stop - start})", f"{{0}}.split([{cut}, {shape[axis] - cut}], {{1}})"),
         *("{0}.select({1}, 0)", "{0}[..., ::2]", "{0}[-1]", f"{{0}}.reshape({_reshaped(draft, shape)})", "{0}.t()"),
         *(

@@ -56,7 +56,7 @@ def test_rules_are_those_that_one_finds_by_trying_all_in_their_order(name: str) 
     index = GraphIndex(import_module(module, args).graph)
     patterns = [compile_pattern(rule) for rule in read_database()[::5]]
     filed = anchors_of(patterns)
-    running = [node for node in index.graph.nodes if node.inputs and not node.is_static][:20]
+    running = [node for node in index.graph.nodes if node.inputs and not node.is_static][:40]
     for node in running:
         tried = [
             (pattern.rule.id, place)

@@ -15,9 +15,9 @@ layers take in, ``sigmoids`` GELU by a sigmoid, ``compounds`` sums with a produc
 ``identities`` quotients, signs and bounds, ``signs`` laws of positive numbers, ``extents`` what is computed of values
 that are repeated, padded, joined or reduced, ``orders`` of elements in reverse order, ``cumulative`` of running sums,
 ``loops`` of parts, as in loops over rows, ``batches`` of elements of batches, ``groups`` convolutions side by side.
-``transformer`` moves the operators of
-attention blocks through reshapes, transposes and halves, ``deep`` is ``core`` with more operators, ``conv`` has grouped
-convolutions and the operators beside them, ``matrix`` goes deepest with fewest operators.
+``transformer`` moves the operators of attention blocks through reshapes, transposes and halves, ``deep`` is ``core``
+with more operators, ``conv`` has grouped convolutions and the operators beside them, ``matrix`` goes deepest with
+fewest operators.
 
 Invariant: a vocabulary lists operators and the roles of their operands, never rules.
 """

@@ -1,7 +1,7 @@
 """The vocabulary ``groups``: convolutions of different images side by side, as one of as many groups.
 
-Read so for two of them, again and again, the convolutions of the members of an ensemble are one, of their images joined
-along the channels (:mod:`taso_py.rules.groups`).
+Applied again and again, the rules make the convolutions of an ensemble's members one, of their images joined along the
+channels (:mod:`taso_py.rules.groups`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import pytest
@@ -18,6 +18,12 @@ def members(count: int, *sizes: int) -> Parts:
     """Networks of two layers."""
     one, two, three = sizes
     return {f"m{i}": nn.Sequential(nn.Linear(one, two), nn.ReLU(), nn.Linear(two, three)) for i in range(count)}
+
+
+def _images(count: int) -> Parts:
+    """Networks of two convolutions."""
+    first, second = partial(nn.Conv2d, 3, 8, 3, stride=2), partial(nn.Conv2d, 8, 8, 3, padding=1)
+    return {f"m{i}": nn.Sequential(first(), nn.ReLU(), second(), nn.ReLU()) for i in range(count)}
 
 
 def _experts(m: Any, x: Tensor) -> Tensor:
@@ -57,6 +63,18 @@ CASES = {
         (randn(4, 3, 8),),
         "add add matmul matmul relu",
         members(4, 8, 16, 2),
+    ),
+    "the mean of an ensemble for images": Case(
+        lambda m, x: torch.stack([part(x).mean((-1, -2)) for part in m.children()]).mean(0),
+        (randn(2, 3, 15, 15),),
+        "concat conv2d conv2d" + " mean" * 6 + " relu relu" + " reshape" * 5 + " slice" * 5,
+        _images(5),
+    ),
+    "a network for each image": Case(
+        lambda m, x: torch.cat([part(x[:, i]).mean((-1, -2)) for i, part in enumerate(m.children())], 1),
+        (randn(1, 4, 3, 15, 15),),
+        "concat concat conv2d conv2d" + " mean" * 4 + " relu relu" + " reshape" * 4 + " slice" * 8,
+        _images(4),
     ),
     "experts": Case(
         _experts,

@@ -10,7 +10,7 @@ Invariant: a contestant's threads are asleep before another one's turn begins.
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
@@ -190,15 +190,15 @@ def contest(
     return Contest(Race(times, RaceStop.ROUNDS), missing, times[fastest][-1] / alone)
 
 
-def _build_all(running: dict[str, ContestantProcess], heat: int) -> Mapping[str, str]:
-    """Build contestants anew; those that cannot be built are removed, and their reasons returned.
+def _build_all(running: dict[str, ContestantProcess], heat: int, but: Collection[str] = frozenset()) -> dict[str, str]:
+    """Build contestants anew, but for some; those that cannot be built are removed, and their reasons returned.
 
     Raises:
         TasoError: the first, which is the baseline, cannot be built.
     """
     missing: dict[str, str] = {}
     baseline = next(iter(running))
-    for name, contestant in list(running.items()):
+    for name, contestant in [item for item in running.items() if item[0] not in but]:
         try:
             contestant.build(heat)
         except TasoError as error:
@@ -213,17 +213,14 @@ def _leave_out_relatives(
     running: dict[str, ContestantProcess], relatives: Mapping[str, str], seconds: float, seed: int
 ) -> Mapping[str, str]:
     """Remove contestants whose relative is far behind, and those that cannot be built; return the reasons."""
-    first = {name: contestant for name, contestant in running.items() if name not in relatives}
-    missing = {**_build_all(first, 0)}
-    times = _heat(first, seconds, seed)
+    missing = _build_all(running, 0, but=relatives)
+    times = _heat({name: running[name] for name in running if name not in relatives}, seconds, seed)
     fastest = min(times.values())
     for name, relative in relatives.items():
         if relative in times and times[relative] > NEAR * fastest:
-            missing[name] = (
-                f"not built, since {relative} takes {times[relative] / fastest:.2f} times as long as the fastest"
-            )
-    for name in missing:
-        running.pop(name).end()
+            behind = times[relative] / fastest
+            missing[name] = f"not built, since {relative} takes {behind:.2f} times as long as the fastest"
+            running.pop(name).end()
     return missing
 
 

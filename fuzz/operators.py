@@ -232,7 +232,7 @@ def _convolution(draft: Draft) -> str | None:
     kernel = [draft.choice((1, 3, 2)) for _ in range(axes)]
     texts: list[str] = []
     is_apart, features, has_bias = draft.chance(4), draft.integer(1, 3), draft.chance(2)
-    for _ in range(draft.integer(*((3, 4) if is_apart else (1, 2)))):
+    for _ in range(draft.integer(3, 4) if is_apart else draft.integer(1, 2)):
         out = groups * (features if is_apart else draft.integer(1, 3))
         weight = draft.weight((out, channels // groups, *kernel), value.dtype)
         is_biased = has_bias if is_apart else draft.chance(2)

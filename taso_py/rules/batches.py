@@ -7,6 +7,7 @@ an element. A rule says so of one element; that a value is an element of a stack
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
@@ -29,7 +30,7 @@ _Alike: TypeAlias = tuple[int, Operator, tuple[TensorType, ...]]
 
 def has_batches(graph: Graph) -> bool:
     """Return whether a graph has enough operators alike that have nothing in common."""
-    return any(alike(graph))
+    return bool(alike(graph))
 
 
 class Batcher:
@@ -65,11 +66,17 @@ class Batcher:
         return values, list(used.values())
 
 
-def alike(graph: Graph) -> Iterator[Sequence[Node]]:
-    """Yield the sets of nodes that are alike, none computed from another, and read nothing in common.
+@lru_cache(maxsize=1)
+def alike(graph: Graph) -> Sequence[Sequence[Node]]:
+    """Return the sets of nodes that are alike, none computed from another, and read nothing in common.
 
-    What takes no longer than a copy of its operands is left out unless these need not be copied.
+    What takes no longer than a copy of its operands is left out unless these need not be copied. The last result is
+    kept, since several kinds of lemmas ask for it, each whether there are any and then for all.
     """
+    return tuple(_alike(graph))
+
+
+def _alike(graph: Graph) -> Iterator[Sequence[Node]]:
     order, depths, sets = Order(graph), dict[Node, int](), dict[_Alike, list[Node]]()
     for node in graph.nodes:
         depth = depths[node] = 1 + max((depths[operand] for operand, _ in node.inputs), default=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 
 import pytest
 
@@ -13,27 +12,19 @@ from taso_py.ir.node import make
 from taso_py.ops.elementwise import Add
 from taso_py.ops.table import parse_graph
 from taso_py.rules.apply import apply
-from taso_py.rules.database import read_database
 from taso_py.rules.lemma import LEMMA, Lemmas
-from taso_py.rules.match import Match
 from taso_py.rules.substitution import Substitution
-from taso_py.rules.text import read_rules, write_rules
 from taso_py.rules.verdict import Numerics, Outcome
 from taso_py.search.backtracking import search
 from taso_py.search.result import Limits
 from taso_py.search.rolling import roll_up
-from taso_py.search.trace import read_trace, replay, write_trace
+from tests.rules.examples import assert_follows, assert_replayed, lemmas, rules, running
 from tests.search.examples import FakeCost
 from verify import check, prove
 
 MOST_TO_PROVE = 5
 """The prover takes graphs of up to a hundred operators."""
 LAYER = "linear(x{0}, w{0}, b{0})"
-
-
-@cache
-def rules() -> Sequence[Substitution]:
-    return read_database()
 
 
 def members(
@@ -49,15 +40,6 @@ def members(
     taken = "".join(f"x{i} = {part.format(i, i * 3, i * 3 + 3, i * 4, i * 4 + 4, i + 1)} " for i in places if of)
     results = ", ".join(f"tanh({done.format(i)})" for i in places)
     return parse_graph(f"graph({inputs}) {{ {weights} {taken} return {results} }}")
-
-
-def lemmas(graph: Graph) -> list[Match]:
-    return list(Lemmas(rules()).matches(graph, set()))
-
-
-def running(graph: Graph) -> list[str]:
-    """The operators that run, by name, but for views."""
-    return [node.op.name for node in graph.nodes if node.inputs and not node.is_static and not node.op.is_view]
 
 
 def assert_true(lemma: Substitution) -> None:
@@ -234,15 +216,7 @@ def test_a_join_of_parts_is_a_view(shape: Sequence[int], axis: int) -> None:
 )
 def test_a_lemma_follows_from_its_rules_and_no_others(graph: Graph) -> None:
     (match,) = lemmas(graph)
-    (lemma,) = read_rules(write_rules([match.rule]))
-    assert Lemmas(rules()).bases(lemma) == Lemmas(match.bases).bases(lemma) == list(match.bases)
-    for base in match.bases:
-        assert not Lemmas([rule for rule in rules() if rule.id != base.id]).bases(lemma)
-    assert not Lemmas(rules()).bases(replace(lemma, target=lemma.source))
-    outputs = lemma.target.outputs[::-1]
-    assert len(outputs) == 1 or not Lemmas(rules()).bases(
-        replace(lemma, target=Graph(lemma.source.inputs, tuple(outputs)))
-    )
+    assert_follows(match)
 
 
 def test_an_ensemble_is_three_products_and_its_trace_is_replayed() -> None:
@@ -257,8 +231,7 @@ def test_an_ensemble_is_three_products_and_its_trace_is_replayed() -> None:
     cost = FakeCost({"slice": 1.0, "reshape": 1.0})
     found = search(graph, rules(), cost, Limits(seconds=60.0)).best
     assert running(found.graph) == ["concat", "matmul", "relu", "matmul", "sum"]
-    trace = read_trace(write_trace(found.trace))
-    assert replay(graph, trace) == replay(graph, trace, rules()) == found.graph
+    assert_replayed(graph, found)
 
 
 def test_gates_of_two_layers_are_two_products_and_one_sum() -> None:

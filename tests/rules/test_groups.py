@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from functools import cache
-
 import pytest
 
 from taso_py.ir.graph import Graph
 from taso_py.ops.table import parse_graph
 from taso_py.rules.apply import apply
-from taso_py.rules.database import read_database
-from taso_py.rules.lemma import LEMMA, Lemmas
-from taso_py.rules.match import Match
-from taso_py.rules.substitution import Substitution
-from taso_py.rules.text import read_rules, write_rules
+from taso_py.rules.lemma import LEMMA
 from taso_py.rules.verdict import Numerics, Outcome
 from taso_py.search.backtracking import search
 from taso_py.search.result import Limits
-from taso_py.search.trace import read_trace, replay, write_trace
+from tests.rules.examples import assert_follows, assert_replayed, lemmas, rules, running
 from tests.search.examples import FakeCost
 from verify import check, prove
 
@@ -27,11 +19,6 @@ MOST_TO_PROVE = 4
 """The prover takes graphs of up to a hundred operators."""
 PLAIN = "conv2d(x{0}, w{0})"
 BIASED = "conv2d(x{0}, w{0}, b{0}){{stride=[2,1], padding=[1,0], dilation=[1,2]}}"
-
-
-@cache
-def rules() -> Sequence[Substitution]:
-    return read_database()
 
 
 def convolutions(count: int, done: str = PLAIN, image: str = "2,4,7,6", kernel: str = "5,4,3,2") -> Graph:
@@ -44,15 +31,6 @@ def convolutions(count: int, done: str = PLAIN, image: str = "2,4,7,6", kernel: 
     )
     results = ", ".join(f"tanh({done.format(i)})" for i in range(count))
     return parse_graph(f"graph({inputs}) {{ {weights} return {results} }}")
-
-
-def lemmas(graph: Graph) -> list[Match]:
-    return list(Lemmas(rules()).matches(graph, set()))
-
-
-def running(graph: Graph) -> list[str]:
-    """The operators that run, by name, but for views."""
-    return [node.op.name for node in graph.nodes if node.inputs and not node.is_static and not node.op.is_view]
 
 
 @pytest.mark.parametrize(
@@ -98,12 +76,8 @@ def test_convolutions_that_differ_are_no_groups() -> None:
 
 def test_a_lemma_follows_from_its_rule_and_no_other() -> None:
     (match,) = lemmas(convolutions(3, BIASED))
-    (lemma,) = read_rules(write_rules([match.rule]))
-    (base,) = match.bases
-    assert Lemmas(rules()).bases(lemma) == Lemmas([base]).bases(lemma) == [base]
-    assert not Lemmas([rule for rule in rules() if rule.id != base.id]).bases(lemma)
-    for wrong in (lemma.target.outputs[::-1], lemma.source.outputs):
-        assert not Lemmas(rules()).bases(replace(lemma, target=Graph(lemma.source.inputs, tuple(wrong))))
+    assert len(match.bases) == 1
+    assert_follows(match)
 
 
 def test_the_layers_of_networks_are_one_layer_each_and_the_trace_is_replayed() -> None:
@@ -117,5 +91,4 @@ def test_the_layers_of_networks_are_one_layer_each_and_the_trace_is_replayed() -
     graph = parse_graph(f"graph(x: f32[2,3,9,9]) {{ {layers} return concat({joined}){{axis=-3}} }}")
     found = search(graph, rules(), FakeCost({"slice": 0.1}), Limits(seconds=60.0)).best
     assert running(found.graph) == ["conv2d", "relu", "conv2d"]
-    trace = read_trace(write_trace(found.trace))
-    assert replay(graph, trace) == replay(graph, trace, rules()) == found.graph
+    assert_replayed(graph, found)

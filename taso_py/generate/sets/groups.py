@@ -6,7 +6,7 @@ channels (:mod:`taso_py.rules.groups`).
 
 from __future__ import annotations
 
-from taso_py.generate.sets.common import each, family, yields
+from taso_py.generate.sets.common import applicable, each, family, yields
 from taso_py.generate.vocabulary import FUSED, Family
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.movement import Concat
@@ -33,17 +33,18 @@ def _side_by_side(*, bias: bool) -> Family:
         "v": (_SECOND * _FEATURES, _CHANNELS, *_KERNEL),
     }
     biases = {"b": (_FIRST * _FEATURES,), "c": (_SECOND * _FEATURES,)} if bias else {}
+    first, second, joined = ("dwb", "evc", "DWB") if bias else ("dw", "ev", "DW")
     productions = (
-        *yields("p", ["dwb" if bias else "dw"], convolution(_FIRST)),
-        *yields("q", ["evc" if bias else "ev"], convolution(_SECOND)),
+        *yields("p", [first], convolution(_FIRST)),
+        *yields("q", [second], convolution(_SECOND)),
         *yields("o", ["pq"], Concat(_CHANNEL)),
         *yields("D", ["de"], Concat(_CHANNEL)),
         *yields("W", ["wv"], Concat(_FEATURE)),
-        *(yields("B", ["bc"], Concat(-1)) if bias else ()),
-        *yields(FUSED, ["DWB" if bias else "DW"], convolution(_FIRST + _SECOND)),
+        *yields("B", ["bc"], Concat(-1)),
+        *yields(FUSED, [joined], convolution(_FIRST + _SECOND)),
     )
     name, variables = "side by side, biases" if bias else "side by side", each(**shapes, **biases)
-    return family(name, variables, productions, 4, faithful=True, largest=1024)
+    return family(name, variables, applicable(variables, productions), 4, faithful=True, largest=1024)
 
 
 GROUPS = tuple(_side_by_side(bias=bias) for bias in (False, True))

@@ -20,8 +20,8 @@ class Effort:
     search_s: float
     """Seconds of each search, measuring kernels not included."""
     race_s: float
-    """Seconds of the first race; the race that confirms its winner takes up to half of it, four times that if a lead is
-    uncertain."""
+    """Seconds of the race of all, and of another one of the fastest of each engine where these tie; the race that
+    confirms its winner takes up to half of it, four times that if a lead is uncertain."""
     finalists: int
     """Number of a search's best graphs that are timed end to end."""
     patience: int

@@ -6,7 +6,8 @@ from collections.abc import Collection
 
 import pytest
 
-from taso_py.judging.evaluation import EVEN, ORIGINAL
+from taso_py.judging.evaluation import EVEN
+from taso_py.judging.finalists import ORIGINAL
 from taso_py.judging.timing import Race, Ratio
 
 

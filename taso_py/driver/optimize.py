@@ -27,7 +27,8 @@ from taso_py.driver.selection import select, without_hopeless
 from taso_py.driver.write import check_output, write
 from taso_py.engines.engine import KERNEL_PRICES
 from taso_py.engines.names import AUTO
-from taso_py.judging.evaluation import ORIGINAL, Evaluation, EvaluationOutcome, Finalist
+from taso_py.judging.evaluation import Evaluation, EvaluationOutcome
+from taso_py.judging.finalists import ORIGINAL, Finalist
 from taso_py.latency.contention import Watch
 from taso_py.latency.database import LatencyDatabase
 from taso_py.models.source import Source

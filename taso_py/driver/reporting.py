@@ -23,7 +23,8 @@ from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import is_running
 from taso_py.ir.types import DType
-from taso_py.judging.evaluation import ORIGINAL, EngineSearch, EvaluationOutcome, Finalist
+from taso_py.judging.evaluation import EngineSearch, EvaluationOutcome
+from taso_py.judging.finalists import ORIGINAL, Finalist
 from taso_py.judging.plausible import Bounds, bounds, estimate_note, why_withheld
 from taso_py.judging.timing import Race, Ratio
 from taso_py.latency.contention import Contention

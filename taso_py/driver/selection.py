@@ -23,8 +23,9 @@ from taso_py.engines.inductor import CAPTURED_FORMS, WHOLE_MODULE_FORMS
 from taso_py.engines.names import AUTO
 from taso_py.engines.table import engines_to_try
 from taso_py.ir.graph import Graph
-from taso_py.judging.evaluation import ORIGINAL, EngineSearch
+from taso_py.judging.evaluation import EngineSearch
 from taso_py.judging.expected import ExpectedOutputs
+from taso_py.judging.finalists import ORIGINAL
 from taso_py.judging.plausible import products_seconds
 from taso_py.judging.timing import race
 from taso_py.latency.idle import wait_until_idle

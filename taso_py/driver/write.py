@@ -13,7 +13,8 @@ from pathlib import Path
 from taso_py.driver.evidence import gather_evidence
 from taso_py.driver.prepare import PreparedSource
 from taso_py.driver.result import Optimized
-from taso_py.judging.evaluation import ORIGINAL, EvaluationOutcome
+from taso_py.judging.evaluation import EvaluationOutcome
+from taso_py.judging.finalists import ORIGINAL
 from taso_py.report.optimization_page import optimization_page
 from taso_py.saving.artifact import save
 from taso_py.saving.emit import ONNX_FORM, check_forms, emit_beside, forms_to_emit, names_of

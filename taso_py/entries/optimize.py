@@ -26,7 +26,8 @@ from taso_py.engines.engine import Runner
 from taso_py.engines.table import ENGINES
 from taso_py.entries.entry import EntryPoint, EntryPointError, import_together
 from taso_py.ir.errors import TasoError
-from taso_py.judging.evaluation import ORIGINAL, EvaluationOutcome
+from taso_py.judging.evaluation import EvaluationOutcome
+from taso_py.judging.finalists import ORIGINAL
 from taso_py.models.source import Source
 from taso_py.options import Options
 from taso_py.report.optimization import Report

@@ -7,10 +7,10 @@ original's; and if rules were applied, it was also significantly faster than the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -25,14 +25,25 @@ from taso_py.checking.compare import EXAMPLE, Comparison, OutputComparison
 from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.checking.regions import first_mismatch
 from taso_py.effort import Effort
-from taso_py.engines.engine import Built, Engine, EngineUnavailableError, Runner
+from taso_py.engines.engine import Built, Engine, EngineUnavailableError
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.ir.graph import Graph
 from taso_py.judging.expected import ExpectedOutputs
-from taso_py.judging.timing import CONFIDENCE, INDIFFERENCE, Race, RaceStop, Ratio, confirm, race
+from taso_py.judging.finalists import (
+    ORIGINAL,
+    Contestant,
+    Finalist,
+    adds_nothing,
+    contestants,
+    describe,
+    is_unchanged_twin,
+    leaders,
+    settle,
+    unique,
+)
+from taso_py.judging.timing import CONFIDENCE, Race, RaceStop, Ratio, confirm, race
 from taso_py.kernels.saved import dump
-from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 from taso_py.progress import Phases
 from taso_py.saving.artifact import SavedForm, read_back
@@ -40,7 +51,8 @@ from taso_py.saving.savable import UNSAVABLE, pt2_bytes, unsavable
 from taso_py.search.result import Candidate, SearchResult
 from taso_py.search.trace import TraceError
 
-ORIGINAL = "original"
+RACED_ROUNDS = 3
+"""Fewest rounds of a race of finalists: of a model that takes half a second, eight seconds are one round."""
 COMPILED_FINALISTS = 1
 """The number of rewritten graphs that are built for compilers, which take up to a minute for each."""
 EVEN = Ratio(1.0, 1.0, 1.0, 0, 1.0)
@@ -61,28 +73,6 @@ class EngineSearch:
 
 
 @dataclass(frozen=True)
-class Finalist:
-    """A graph built for an engine, or the original module."""
-
-    name: str
-    candidate: Candidate
-    program: Program
-    plan: Plan
-    engine: Engine
-    runner: Runner
-    module: nn.Module
-    """The module that the runner runs."""
-
-
-@dataclass(frozen=True)
-class Contestant:
-    """How a finalist was made, without its module."""
-
-    engine: str
-    is_rewritten: bool
-
-
-@dataclass(frozen=True)
 class EvaluationOutcome:
     """The winner, with the evidence that it is correct and faster."""
 
@@ -97,7 +87,7 @@ class EvaluationOutcome:
     seconds: tuple[float, float]
     """Medians of original and winner in the confirming race."""
     first: Race
-    """The race of all finalists."""
+    """The race of all finalists, after which another one may have decided between the fastest of each engine."""
     final: Race
     """The confirming race of original and winner; the first race if the original is kept."""
     contestants: Mapping[str, Contestant]
@@ -155,24 +145,14 @@ class Evaluation:
         """
         with self.phases.phase("build", "modules to time, of the best graphs"):
             finalists = {finalist.name: finalist for finalist in self._finalists(searches, others)}
-        everything = [finalist.module for finalist in finalists.values()]
-        with (
-            self._preserve_state(*everything),
-            self.phases.phase_with_bar("race", "these against the original") as on_share,
-        ):
-            first = race(
-                {name: self._call_of(finalist) for name, finalist in finalists.items()},
-                device=self.program.device,
-                seconds=self.effort.race_s,
-                seed=self.seed,
-                settle=_settle(finalists.values()),
-                on_round=on_share,
-            )
-        self._record_interrupt(first)
+        first = self._race(finalists, "these against the original", self.seed)
+        if not first.rounds:
+            raise KeyboardInterrupt
         raced = [name for name in finalists if first.times[name]]
         ranking = sorted(raced, key=lambda name: -first.ratio(name).median)
-        ranking = [name for name in ranking if not _adds_nothing(finalists[name], finalists, first)]
-        for number, name in enumerate(ranking[: ranking.index(ORIGINAL)]):
+        ranking = [name for name in ranking if not adds_nothing(finalists[name], finalists, first)]
+        ahead = self._decided(ranking[: ranking.index(ORIGINAL)], finalists, first)
+        for number, name in enumerate(ahead):
             # Each may win by chance. Halving the error probability from one to the next bounds the total by 5 %.
             outcome = self._confirmed_outcome(finalists[name], finalists, first, (1 - CONFIDENCE) / 2**number)
             if outcome is not None:
@@ -180,6 +160,41 @@ class Evaluation:
             if self.is_interrupted:
                 break
         return self._original_wins(finalists, first)
+
+    def _race(self, finalists: Mapping[str, Finalist], about: str, seed: int) -> Race:
+        """Return a race of finalists, of which the first is the baseline; it has no rounds if it was interrupted."""
+        with (
+            self._preserve_state(*(finalist.module for finalist in finalists.values())),
+            self.phases.phase_with_bar("race", about) as on_share,
+        ):
+            found = race(
+                {name: self._call_of(finalist) for name, finalist in finalists.items()},
+                device=self.program.device,
+                seconds=self.effort.race_s,
+                seed=seed,
+                least=RACED_ROUNDS,
+                settle=settle(finalists.values()),
+                on_round=on_share,
+            )
+        self._record_interrupt(found)
+        return found
+
+    def _decided(self, ranking: Sequence[str], finalists: Mapping[str, Finalist], first: Race) -> Sequence[str]:
+        """Return a ranking after another race of the fastest of each engine, if the first ended before one led.
+
+        Engines differ by more than their graphs do, and few contestants have many rounds.
+        """
+        tied = leaders(ranking, finalists, first)
+        if first.stop is not RaceStop.TIME or len(tied) < 2:
+            return ranking
+        second = self._race({name: finalists[name] for name in tied}, "the fastest of each engine", self.seed + 2)
+        if not second.rounds:
+            return ranking
+        fastest, *_ = decided = sorted(tied, key=lambda name: -second.ratio(name).median)
+        if fastest != tied[0]:
+            ratio = second.ratio(fastest)
+            self._note(f"{fastest}: {_interval_text(ratio)} as fast as {tied[0]}, which led a shorter race of all")
+        return [*decided, *(name for name in ranking if name not in tied)]
 
     def _finalists(self, searches: Sequence[EngineSearch], others: Sequence[Engine]) -> Iterator[Finalist]:
         original, engine = self._original()
@@ -203,7 +218,7 @@ class Evaluation:
                 try:
                     yield from self._build_for(candidate, usable, taken)
                 except torch.OutOfMemoryError as error:
-                    self._note(f"{_describe(candidate)}: not built, out of memory ({first_line(error)})")
+                    self._note(f"{describe(candidate)}: not built, out of memory ({first_line(error)})")
 
     def _original(self) -> tuple[nn.Module, str]:
         """Return the module that results are compared with and that is returned if nothing is faster, and its engine.
@@ -227,7 +242,7 @@ class Evaluation:
             except EngineUnavailableError as error:
                 self._note(str(error))
                 continue
-            name = _unique(f"{_describe(candidate)}, {engine.name}", taken)
+            name = unique(f"{describe(candidate)}, {engine.name}", taken)
             yield Finalist(
                 name,
                 candidate=candidate,
@@ -250,7 +265,7 @@ class Evaluation:
         """Return the outcome with this finalist as the winner; None, with a note, if it is not acceptable."""
         rules_race = None
         if finalist.candidate.applied:  # first, since rules gain less than engines, and so fail more often
-            unchanged = next((f for f in finalists.values() if _is_unchanged_twin(f, finalist)), finalists[ORIGINAL])
+            unchanged = next((f for f in finalists.values() if is_unchanged_twin(f, finalist)), finalists[ORIGINAL])
             rules_race = self._confirmed(unchanged, finalist, doubt, "the unchanged graph")
             if rules_race is None:
                 return None
@@ -273,7 +288,7 @@ class Evaluation:
             seconds=(median(final.times["baseline"]), median(final.times["winner"])),
             first=first,
             final=final,
-            contestants=_contestants(finalists),
+            contestants=contestants(finalists),
             rules_race=rules_race,
         )
 
@@ -306,7 +321,7 @@ class Evaluation:
             seconds=(seconds, seconds),
             first=first,
             final=first,
-            contestants=_contestants(finalists),
+            contestants=contestants(finalists),
         )
 
     def _compare(self, finalist: Finalist) -> tuple[SavedForm, Comparison]:
@@ -398,23 +413,19 @@ class Evaluation:
                 seconds=0.0 if self.is_interrupted else self.effort.race_s / 2,
                 seed=self.seed + 1,
                 doubt=doubt,
-                settle=_settle([baseline, winner]),
+                settle=settle([baseline, winner]),
                 on_round=on_share,
             )
         self._record_interrupt(found)
+        if not found.rounds:
+            raise KeyboardInterrupt
         return found
 
     def _record_interrupt(self, found: Race) -> None:
-        """Note whether a race was interrupted; later races then use the fewest rounds.
-
-        Raises:
-            KeyboardInterrupt: the race was interrupted before its first round was complete.
-        """
+        """Note whether a race was interrupted; later races then use the fewest rounds."""
         if found.stop is RaceStop.INTERRUPTED:
             self.is_interrupted = True
             self._note("interrupted while timing: at most the leader was timed again, in few rounds")
-        if not found.rounds:
-            raise KeyboardInterrupt
 
     def _call_of(self, finalist: Finalist) -> Callable[[], object]:
         call, arguments = self.source.call_of(finalist.runner), (self.source.args, self.source.kwargs)
@@ -427,52 +438,12 @@ class Evaluation:
         self.notes += [text for text in dict.fromkeys(texts) if text not in self.notes]
 
 
-def _contestants(finalists: Mapping[str, Finalist]) -> Mapping[str, Contestant]:
-    """Return the contestants of the first race but for the original."""
-    return {
-        name: Contestant(finalist.engine.name, bool(finalist.candidate.applied))
-        for name, finalist in finalists.items()
-        if name != ORIGINAL
-    }
-
-
-def _adds_nothing(finalist: Finalist, finalists: Mapping[str, Finalist], first: Race) -> bool:
-    """Return whether rules gained less in a race than matters, so that the unchanged graph does as well."""
-    if not finalist.candidate.applied:
-        return False
-    twins = [name for name, other in finalists.items() if _is_unchanged_twin(other, finalist)]
-    return any(first.ratio(finalist.name, over=name).median < 1 + INDIFFERENCE for name in twins if first.times[name])
-
-
-def _settle(finalists: Iterable[Finalist]) -> Callable[[], None] | None:
-    """Return a function to call before each turn, which waits for other contestants' threads; None if not needed."""
-    return wait_until_idle if any(finalist.engine.has_own_threads for finalist in finalists) else None
-
-
 def _load_from_files(engine: Engine, files: Mapping[str, bytes], program: Program) -> nn.Module:
     """Return a module loaded from the files of an engine, given the program that they compute."""
     with TemporaryDirectory() as folder:
         for name, data in files.items():
             (Path(folder) / name).write_bytes(data)
         return engine.restore(program, Path(folder))
-
-
-def _describe(candidate: Candidate) -> str:
-    steps = len(candidate.applied)
-    return f"{steps} rule{'s' if steps > 1 else ''} applied" if steps else "unchanged graph"
-
-
-def _is_unchanged_twin(one: Finalist, other: Finalist) -> bool:
-    """Return whether ``one`` is the unchanged graph in the engine of ``other``."""
-    return one.name != ORIGINAL and not one.candidate.applied and one.engine is other.engine
-
-
-def _unique(name: str, taken: set[str]) -> str:
-    """Return the name, with a number if it is taken, and mark it as taken."""
-    names = (name if number == 1 else f"{name} ({number})" for number in count(1))
-    free = next(name for name in names if name not in taken)
-    taken.add(free)
-    return free
 
 
 def _interval_text(ratio: Ratio) -> str:

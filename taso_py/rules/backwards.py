@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.node import Value
-from taso_py.rules.excerpt import replaced
-from taso_py.rules.match import Matcher
+from taso_py.rules.excerpt import ordered_matcher, replaced
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
 
@@ -30,7 +29,7 @@ class Backwards:
         ways = [(way, rule) for rule in rules if (way := backwards(rule)) is not None]
         self._given = {way.id: rule for way, rule in ways}
         """The given rule by the identifier of its reverse."""
-        self._matcher = Matcher(sorted((way for way, _ in ways), key=lambda way: way.id))
+        self._matcher = ordered_matcher(way for way, _ in ways)
         self.kinds = {type(way.source.outputs[0].node.op) for way, _ in ways}
         """The kinds of operators that are replaced."""
 

@@ -17,6 +17,11 @@ from taso_py.rules.match import Matcher
 from taso_py.rules.substitution import Substitution
 
 
+def ordered_matcher(rules: Iterable[Substitution], *, keep_all: bool = False) -> Matcher:
+    """Return a matcher that tries rules by their identifiers, in whatever order they are given."""
+    return Matcher(sorted(rules, key=lambda rule: rule.id), keep_all=keep_all)
+
+
 def replaced(matcher: Matcher, values: Sequence[Value], levels: int) -> tuple[Substitution, Sequence[Value]] | None:
     """Return what a rule puts in place of values, and the rule: the first that matches their uppermost operators.
 

@@ -13,8 +13,7 @@ from taso_py.ir.node import Node, Value, make
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.movement import Concat, Slice
 from taso_py.rules.batches import alike
-from taso_py.rules.excerpt import replaced
-from taso_py.rules.match import Matcher
+from taso_py.rules.excerpt import ordered_matcher, replaced
 from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.stacks import LEAST, flat
 from taso_py.rules.substitution import Substitution
@@ -35,7 +34,7 @@ class Grouper:
         """Choose the rules that are needed; their order does not matter."""
         kinds = {Conv2d, Concat}
         needed = [stored.rule for stored in RuleSet.of(rules).stored if stored.kinds == kinds and _groups(stored.rule)]
-        self._matcher = Matcher(sorted(needed, key=lambda rule: rule.id))
+        self._matcher = ordered_matcher(needed)
 
     def sets(self, graph: Graph) -> Iterator[Sequence[Node]]:
         """Yield the sets of convolutions that may be one, operands first."""

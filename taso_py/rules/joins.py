@@ -12,8 +12,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, is_running, make
 from taso_py.ir.operator import Input, Operator
 from taso_py.ops.movement import Concat, Permute, Reshape
-from taso_py.rules.excerpt import replaced
-from taso_py.rules.match import Matcher
+from taso_py.rules.excerpt import ordered_matcher, replaced
 from taso_py.rules.ruleset import RuleSet, StoredRule
 from taso_py.rules.stacks import LEAST, Stack, stack, with_axis_moved
 from taso_py.rules.substitution import Substitution
@@ -32,7 +31,7 @@ class Joiner:
     def __init__(self, rules: Iterable[Substitution]) -> None:
         """Choose the rules that are needed; their order does not matter."""
         needed = [stored.rule for stored in RuleSet.of(rules).stored if stored.kinds <= _KINDS and _is_needed(stored)]
-        self._matcher = Matcher(sorted(needed, key=lambda rule: rule.id))
+        self._matcher = ordered_matcher(needed)
 
     def sets(self, graph: Graph) -> Iterator[Sequence[Node]]:
         """Yield the joins of parts of one value, each by itself."""

@@ -14,7 +14,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Input, Operator
 from taso_py.ops.movement import Concat, Slice
-from taso_py.rules.excerpt import replaced
+from taso_py.rules.excerpt import ordered_matcher, replaced
 from taso_py.rules.index import MOST_SIBLINGS, GraphIndex, crowds
 from taso_py.rules.match import Matcher
 from taso_py.rules.ruleset import RuleSet
@@ -41,7 +41,7 @@ class Merger:
     def __init__(self, rules: Iterable[Substitution]) -> None:
         """Choose the rules that are needed; their order does not matter."""
         alike = (stored.rule for stored in RuleSet.of(rules).stored if len(stored.kinds) == 1)
-        self._matcher = Matcher(sorted(filter(merges, alike), key=lambda rule: rule.id), keep_all=True)
+        self._matcher = ordered_matcher(filter(merges, alike), keep_all=True)
         self._kinds = {type(rule.source.outputs[0].node.op) for rule in self._matcher.rules}
 
     def sets(self, graph: Graph) -> Iterator[Sequence[Node]]:

@@ -14,7 +14,8 @@ from taso_py.driver.optimize import optimize_source
 from taso_py.driver.reporting import measurement_notes, storage_notes
 from taso_py.driver.result import Optimized
 from taso_py.judging import plausible, timing
-from taso_py.judging.evaluation import Evaluation, Finalist
+from taso_py.judging.evaluation import Evaluation
+from taso_py.judging.finalists import Finalist
 from taso_py.judging.timing import Race
 from taso_py.latency import contention
 from taso_py.latency.contention import Contention

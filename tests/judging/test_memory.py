@@ -16,7 +16,7 @@ from taso_py.cost.choice import choose
 from taso_py.driver import reporting
 from taso_py.engines.table import ENGINES
 from taso_py.frontend import import_module
-from taso_py.judging.evaluation import ORIGINAL
+from taso_py.judging.finalists import ORIGINAL
 from taso_py.kernels.table import covers
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import taso_py
 from taso_py.backend.frozen import FrozenError
 from taso_py.driver import optimize as driver
-from taso_py.judging.evaluation import ORIGINAL
+from taso_py.judging.finalists import ORIGINAL
 from taso_py.judging.timing import Race, Ratio
 from taso_py.pipelines import parts
 from taso_py.pipelines.parts import AS_IT_WAS, OPTIMIZED, PartState, optimize_parts

@@ -214,6 +214,24 @@ def _reductions_of_results() -> Iterator[Family]:
     )
 
 
+def _reductions_of_images() -> Iterator[Family]:
+    """Yield the families of channels of what is reduced of each channel of images."""
+    for keepdim in (False, True):
+        ops = [type(op)((-2, -1), keepdim=keepdim) for op in _LAST]
+        yield family(
+            f"channels of reductions{', kept' * keepdim}",
+            (Variables("x", (2, 5, 3, 4), DATA, 1),),
+            (
+                *yields(_FIRST, [DATA], *ops),
+                *yields("o", [_FIRST], Slice(-3 if keepdim else -1, 1, 4)),
+                *yields(_AFTER, [DATA], Slice(-3, 1, 4)),
+                *yields(FUSED, [_AFTER], *ops),
+            ),
+            2,
+            domain=Domain.REAL,
+        )
+
+
 def _maxima() -> Family:
     """Return the family of the greatest of shifted values."""
     return family(
@@ -310,6 +328,7 @@ EXTENTS = (
     *_padding(),
     *_reductions(),
     *_reductions_of_results(),
+    *_reductions_of_images(),
     _maxima(),
     *_products(),
     *_windows(),

@@ -1,0 +1,81 @@
+"""The race of finalists: where the fastest engines tie in it, another one of these alone decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from taso_py.driver import selection
+from taso_py.driver.optimize import optimize_source
+from taso_py.driver.result import Optimized
+from taso_py.engines.table import ENGINES
+from taso_py.judging import evaluation
+from taso_py.judging.finalists import ORIGINAL
+from taso_py.judging.timing import Race, RaceStop
+from taso_py.models.source import Source
+from taso_py.options import Options
+
+EAGER, SESSION = "unchanged graph, eager", "unchanged graph, onnxruntime"
+SECONDS = {ORIGINAL: 4.0, EAGER: 2.0, SESSION: 2.1}
+"""Of the first race."""
+
+
+def _optimized(monkeypatch: pytest.MonkeyPatch, *races: Race) -> tuple[Optimized, list[list[str]]]:
+    """Return what comes of a model where two engines are raced with these results, and who is in each race."""
+    held, left = list[list[str]](), list(races)
+
+    def race(contestants: Mapping[str, object], **_: Any) -> Race:
+        held.append([*contestants])
+        return left.pop(0)
+
+    def confirm(*_: Any, **__: Any) -> Race:
+        return Race({"baseline": (2.0,) * 10, "winner": (1.0,) * 10}, RaceStop.ROUNDS)
+
+    monkeypatch.setattr(evaluation, "race", race)
+    monkeypatch.setattr(evaluation, "confirm", confirm)
+    engines = [ENGINES["eager"], ENGINES["onnxruntime"]]
+    monkeypatch.setattr(selection, "engines_to_try", lambda *_: (engines, []))
+    model = nn.Sequential(nn.Linear(64, 64), nn.Sigmoid()).eval()
+    options = Options(time_limit=1.0, race_seconds=0.1, kernels=False, cache=False)
+    return optimize_source(Source("layers", model, (torch.randn(8, 64),), {}), options, []), held
+
+
+def _race(seconds: Mapping[str, float], stop: RaceStop, short: str | None = None) -> Race:
+    """Return a race of ten rounds, of which one contestant may have run but six."""
+    return Race({name: (each,) * (6 if name == short else 10) for name, each in seconds.items()}, stop)
+
+
+def test_engines_that_tie_are_raced_again_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = _race({EAGER: 2.0, SESSION: 1.6}, RaceStop.CLEAR)
+    found, held = _optimized(monkeypatch, _race(SECONDS, RaceStop.TIME), second)
+    assert held == [[ORIGINAL, EAGER, SESSION], [EAGER, SESSION]]
+    assert found.report.runtime == "onnxruntime"
+    assert f"{SESSION}: 1.250x, 1.250 to 1.250 as fast as {EAGER}, which led a shorter race of all" in (
+        found.report.notes
+    )
+
+
+def test_a_lead_that_holds_needs_no_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = _race({EAGER: 2.0, SESSION: 2.0}, RaceStop.TIME)
+    found, held = _optimized(monkeypatch, _race(SECONDS, RaceStop.TIME), second)
+    assert (len(held), found.report.runtime) == (2, "eager")
+    assert not any("led a shorter race" in note for note in found.report.notes)
+
+
+@pytest.mark.parametrize(
+    ("stop", "short"), [(RaceStop.CLEAR, SESSION), (RaceStop.TIME, SESSION), (RaceStop.ROUNDS, None)]
+)
+def test_what_is_decided_is_not_raced_again(stop: RaceStop, short: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, held = _optimized(monkeypatch, _race(SECONDS, stop, short))
+    assert (len(held), found.report.runtime) == (1, "eager")
+
+
+def test_an_interrupt_before_the_first_round_among_engines_leaves_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    second = Race({EAGER: (), SESSION: ()}, RaceStop.INTERRUPTED)
+    found, _ = _optimized(monkeypatch, _race(SECONDS, RaceStop.TIME), second)
+    assert found.report.runtime == "eager"
+    assert any(note.startswith("interrupted while timing") for note in found.report.notes)

@@ -18,7 +18,7 @@ from taso_py.ops.movement import Slice
 from taso_py.rules.backwards import Backwards
 from taso_py.rules.rows import VIEWS
 from taso_py.rules.ruleset import RuleSet
-from taso_py.rules.stacks import LEAST, Order, Stack, operands_of, slice_of, stack
+from taso_py.rules.stacks import LEAST, Order, Stack, is_at_hand, operands_of, slice_of, stack
 from taso_py.rules.substitution import Substitution
 
 _LEVELS = 3
@@ -87,7 +87,7 @@ def _alike(graph: Graph) -> Iterator[Sequence[Node]]:
         if len(nodes) < LEAST or len(set(reads)) < len(reads):
             continue
         ordered = order.sorted(nodes)
-        if ordered[0].op.is_contraction or all(one.is_view or one.whole.node.is_static for one in _stacks(ordered)):
+        if ordered[0].op.is_contraction or all(map(is_at_hand, _places(ordered))):
             yield ordered
 
 
@@ -97,8 +97,12 @@ def _types(node: Node) -> tuple[TensorType, ...]:
 
 def _stacks(roots: Iterable[Node]) -> Sequence[Stack]:
     """Return the stacks of the operands of nodes that are alike, in their order; batches are joined to one."""
-    places = zip(*map(operands_of, roots), strict=True)
-    return [stack(values, is_joined=any(value.type.rank > 2 for value in values)) for values in places]
+    return [stack(values, is_joined=any(value.type.rank > 2 for value in values)) for values in _places(roots)]
+
+
+def _places(roots: Iterable[Node]) -> Iterator[Sequence[Value]]:
+    """Yield the first operands of nodes that are alike, the second ones, and so on."""
+    return zip(*map(operands_of, roots), strict=True)
 
 
 def _leads_to_parts(rule: Substitution) -> bool:

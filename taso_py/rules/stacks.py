@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 
 from taso_py.ir.graph import Graph
@@ -56,7 +56,7 @@ def stack(values: Sequence[Value], *, is_joined: bool) -> Stack:
     """
     shape, parts = values[0].type.dims, list(map(slice_of, values))
     first, number = parts[0].node.op, len(values)
-    if not isinstance(first, Slice) or not all(adjoin(*pair, first.axis) for pair in pairwise(parts)):
+    if not isinstance(first, Slice) or not _are_adjacent(parts, first.axis):
         alone = values if is_joined else [make(Reshape((1, *shape)), [value]).value for value in values]
         return Stack(make(Concat(-alone[0].type.rank), alone).value, values, values, is_joined)
     (whole,), place, length = parts[0].node.inputs, parts[0].type.rank + first.axis, first.stop - first.start
@@ -67,6 +67,20 @@ def stack(values: Sequence[Value], *, is_joined: bool) -> Stack:
         found = with_axis_moved(split, place, 0)
     found = _view(found, Reshape((number * shape[0], *shape[1:]) if is_joined else (number, *shape)))
     return Stack(found, [whole], values, is_joined)
+
+
+def is_at_hand(values: Sequence[Value]) -> bool:
+    """Return whether the stack of some values is no copy made in each run, but a view, or computed of weights."""
+    if all(value.node.is_static for value in values):
+        return True
+    parts = list(map(slice_of, values))
+    first = parts[0].node.op
+    return isinstance(first, Slice) and _are_adjacent(parts, first.axis)
+
+
+def _are_adjacent(parts: Sequence[Value], axis: int) -> bool:
+    """Return whether values are slices of one, in order, of which each begins where the one before ends."""
+    return all(adjoin(*pair, axis) for pair in pairwise(parts))
 
 
 class Order:
@@ -104,7 +118,12 @@ class Order:
 
 def _in_words_and_numbers(leaf: Node) -> list[str | int]:
     """Return the parts of a leaf's text such that the tenth layer comes after the second."""
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", leaf.op.text)]
+    return _words_and_numbers(leaf.op.text)
+
+
+@lru_cache(maxsize=4096)
+def _words_and_numbers(text: str) -> list[str | int]:
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", text)]
 
 
 def operands_of(node: Node) -> Sequence[Value]:

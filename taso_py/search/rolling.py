@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 from typing import TypeAlias
 
 from taso_py.ir.graph import Graph
@@ -28,6 +29,8 @@ from taso_py.search.result import Candidate, Limits, SearchResult, SearchStop
 Steps: TypeAlias = Iterable[tuple[Match, Graph]]
 FindMatches: TypeAlias = Callable[[Graph, set[tuple[object, ...]]], Iterator[Match]]
 """Yields the matches of lemmas in a graph; see :meth:`taso_py.rules.lemma.Lemmas.matches`."""
+ALONE_SHARE = 0.5
+"""Share of the time for lemmas in which they are tried one by one; each may need latencies that are not known."""
 LAST_SHARE = 0.1
 """Share of the time of a search that remains for lemmas about what it found."""
 
@@ -119,10 +122,11 @@ def roll_up(graph: Graph, lemmas: Lemmas, cost: Cost, limits: Limits) -> Iterato
     def price(after: Graph) -> float:
         return cost.graph_cost(after) if after is graph or static_bytes(cost, after) <= most else math.inf
 
-    reached, end = graph, limits.now() + limits.seconds
+    reached, start = graph, limits.now()
+    alone_end, end = start + ALONE_SHARE * limits.seconds, start + limits.seconds
     with_few = partial(lemmas.matches, kinds=WITH_FEW)
     while True:
-        for step in _improved(reached, lemmas.matches, limits, end, price):
+        for step in _improved(reached, lemmas.matches, limits, alone_end, price):
             yield step
             reached = step[1]
         together = list(_improved(reached, with_few, limits, end, running_operators))
@@ -182,10 +186,10 @@ def _improved(
         best = found
         return True
 
-    for step in applied_in_turn(graph, matches, is_better):
-        yield step
-        if limits.now() > end:
-            return
+    def in_time(graph: Graph, tried: set[tuple[object, ...]]) -> Iterator[Match]:
+        return takewhile(lambda _: limits.now() <= end, matches(graph, tried))
+
+    return applied_in_turn(graph, in_time, is_better)
 
 
 def _names(steps: Steps) -> tuple[str, ...]:

@@ -26,6 +26,16 @@ def _images(count: int) -> Parts:
     return {f"m{i}": nn.Sequential(first(), nn.ReLU(), second(), nn.ReLU()) for i in range(count)}
 
 
+def _classifier() -> nn.Module:
+    """A network for images as it is trained."""
+    layers: list[nn.Module] = []
+    for channels in (3, 8):
+        norm = nn.BatchNorm2d(8)
+        norm.running_mean, norm.running_var = torch.randn(8) / 4, torch.rand(8) + 0.5
+        layers += [nn.Conv2d(channels, 8, 3, padding=1, bias=False), norm, nn.LeakyReLU(0.1), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+
+
 def _experts(m: Any, x: Tensor) -> Tensor:
     shares = torch.softmax(m.gate(x), -1)
     experts = [part for name, part in m.named_children() if name != "gate"]
@@ -67,14 +77,21 @@ CASES = {
     "the mean of an ensemble for images": Case(
         lambda m, x: torch.stack([part(x).mean((-1, -2)) for part in m.children()]).mean(0),
         (randn(2, 3, 15, 15),),
-        "concat conv2d conv2d" + " mean" * 6 + " relu relu" + " reshape" * 5 + " slice" * 5,
+        "conv2d conv2d mean mean permute relu relu reshape reshape reshape",
         _images(5),
     ),
     "a network for each image": Case(
         lambda m, x: torch.cat([part(x[:, i]).mean((-1, -2)) for i, part in enumerate(m.children())], 1),
         (randn(1, 4, 3, 15, 15),),
-        "concat concat conv2d conv2d" + " mean" * 4 + " relu relu" + " reshape" * 4 + " slice" * 8,
+        "concat conv2d conv2d mean relu relu" + " reshape" * 4 + " slice" * 4,
         _images(4),
+    ),
+    "an ensemble of classifiers of images": Case(
+        lambda m, x: torch.stack([torch.softmax(part(x), -1) for part in m.children()]).mean(0),
+        (randn(2, 3, 16, 16),),
+        "add conv2d conv2d leaky_relu leaky_relu matmul max_pool2d max_pool2d"
+        " mean mean permute reshape reshape reshape softmax",
+        {f"m{i}": _classifier() for i in range(5)},
     ),
     "experts": Case(
         _experts,

@@ -67,6 +67,24 @@ def test_what_is_few_or_shared_is_left_to_other_rules(graph: Graph) -> None:
     assert not any("groups" in match.rule.statement for match in lemmas(graph))
 
 
+def test_batch_norms_of_parts_of_an_image_are_one_but_not_of_images_that_would_be_copied() -> None:
+    def norms(image: str) -> Graph:
+        vectors = "".join(f'{name}{i} = weight{{key="{name}.{i}", type=f32[4]}} ' for i in range(3) for name in "wbms")
+        images = [image.format(i, 4 * i, 4 * i + 4) for i in range(3)]
+        results = ", ".join(f"batch_norm({images[i]}, w{i}, b{i}, m{i}, s{i}){{eps=0.1}}" for i in range(3))
+        inputs = ", ".join(["x: f32[2,12,5,6]", *(f"x{i}: f32[2,4,5,6]" for i in range(3))])
+        return parse_graph(f"graph({inputs}) {{ {vectors} return {results} }}")
+
+    graph = norms("slice(x){{axis=-3, start={1}, stop={2}}}")
+    (match,) = lemmas(graph)
+    after = apply(graph, match)
+    assert after is not None
+    assert running(after) == ["concat", "batch_norm"]
+    assert_follows(match)
+    assert prove(match.rule).outcome is Outcome.PROVED
+    assert not lemmas(norms("x{0}"))
+
+
 def test_convolutions_that_differ_are_no_groups() -> None:
     strides = (1, 1, 2, 2)
     inputs = ", ".join(f"x{i}: f32[1,4,7,6], w{i}: f32[5,4,3,2]" for i in range(4))

@@ -1,7 +1,7 @@
-"""The vocabulary ``groups``: convolutions of different images side by side, as one of as many groups.
+"""The vocabulary ``groups``: convolutions of different images side by side, as one of as many groups, and batch norms.
 
 Applied again and again, the rules make the convolutions of an ensemble's members one, of their images joined along the
-channels (:mod:`taso_py.rules.groups`).
+channels (:mod:`taso_py.rules.groups`), and so their batch norms.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from taso_py.generate.sets.common import applicable, each, family, yields
 from taso_py.generate.vocabulary import FUSED, Family
 from taso_py.ops.contraction import Conv2d
 from taso_py.ops.movement import Concat
+from taso_py.ops.normalization import BatchNorm
 
 _FIRST, _SECOND = 2, 3
 """The numbers of groups."""
@@ -47,4 +48,24 @@ def _side_by_side(*, bias: bool) -> Family:
     return family(name, variables, applicable(variables, productions), 4, faithful=True, largest=1024)
 
 
-GROUPS = tuple(_side_by_side(bias=bias) for bias in (False, True))
+def _normalized() -> Family:
+    """Return the family of batch norms of two images."""
+    norm, vectors = BatchNorm(0.25), ("ag", "bh", "mn", "st")
+    variables = each(
+        d=(1, _CHANNELS, *_EXTENTS),
+        e=(1, _FEATURES, *_EXTENTS),
+        **{first: (_CHANNELS,) for first, _ in vectors},
+        **{second: (_FEATURES,) for _, second in vectors},
+    )
+    productions = (
+        *yields("p", ["dabms"], norm),
+        *yields("q", ["eghnt"], norm),
+        *yields("o", ["pq"], Concat(_CHANNEL)),
+        *yields("D", ["de"], Concat(_CHANNEL)),
+        *(made for pair in vectors for made in yields(pair[0].upper(), [pair], Concat(-1))),
+        *yields(FUSED, ["DABMS"], norm),
+    )
+    return family("normalized side by side", variables, productions, 6, faithful=True, largest=1024)
+
+
+GROUPS = (*(_side_by_side(bias=bias) for bias in (False, True)), _normalized())

@@ -17,16 +17,23 @@ from taso_py.ops.elementwise import (
     Add,
     Cos,
     Div,
+    Elu,
     Exp,
     Gelu,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    LeakyRelu,
     Log,
     Maximum,
     Minimum,
+    Mish,
     Mul,
     Relu,
     Sigmoid,
     Silu,
     Sin,
+    Softplus,
     Sqrt,
     Sub,
     Tanh,
@@ -44,7 +51,12 @@ _PART, _OTHER_PART = "rq"
 
 _OFTEN, _SELDOM = (Relu(), Sigmoid(), Tanh(), Exp(), Log(), Sqrt()), (Abs(), Sin(), Cos())
 _GATES = Silu(), Gelu(), Gelu("tanh")
-_FUNCTIONS = {-1: (*_GATES, *_SELDOM), -2: _SELDOM, -3: (*_GATES, *_SELDOM, Exp(), Log(), Sqrt())}
+_ACTIVATIONS = LeakyRelu(0.25), Elu(), Softplus(), Mish(), Hardtanh(0.0, 6.0), Hardsigmoid(), Hardswish()
+_FUNCTIONS = {
+    -1: (*_GATES, *_SELDOM, *_ACTIVATIONS),
+    -2: (*_SELDOM, *_ACTIVATIONS),
+    -3: (*_GATES, *_SELDOM, *_ACTIVATIONS, Exp(), Log(), Sqrt()),
+}
 """Functions of parts along an axis; ``core``, ``arrays`` and ``rows`` have the others."""
 _COMMUTATIVE, _OTHERS, _BOUNDS = (Add(), Mul()), (Sub(), Div()), (Maximum(), Minimum())
 _ARITHMETIC = (*_COMMUTATIVE, *_OTHERS, *_BOUNDS)
@@ -127,7 +139,7 @@ def _views(shape: tuple[int, ...], view: tuple[int, ...]) -> Iterator[Family]:
         return family(f"{name} of {shape} as {view}", variables, wanted, 4, domain=domain)
 
     has_others = shape == (1, 3, 4)  # ``arrays`` has them
-    functions = (*_GATES, *_SELDOM) if has_others else (*_GATES, *_SELDOM, *_OFTEN)
+    functions = (*_GATES, *_SELDOM, *_ACTIVATIONS, *(() if has_others else _OFTEN))
     yield done("functions", each(d=shape), (DATA, functions), domain=Domain.EXACT)
     yield done("arithmetic", each(d=shape, y=shape), (DATA + _OTHER, _ARITHMETIC))
     for other in dict.fromkeys(((), view[-1:], view)):

@@ -28,7 +28,6 @@ from taso_py.driver.write import check_output, write
 from taso_py.engines.engine import KERNEL_PRICES
 from taso_py.engines.names import AUTO
 from taso_py.judging.evaluation import Evaluation, EvaluationOutcome
-from taso_py.judging.finalists import ORIGINAL, Finalist
 from taso_py.latency.contention import Watch
 from taso_py.latency.database import LatencyDatabase
 from taso_py.models.source import Source
@@ -154,18 +153,19 @@ def search_and_evaluate(
             seed=options.seed,
         )
     )
-    optimized = _optimized(program, outcome.winner, report)
+    optimized = _optimized(program, outcome, report)
     if winners is not None:
         winners.remember(optimized)
     return optimized, outcome
 
 
-def _optimized(program: Program, winner: Finalist, report: Report) -> Optimized:
+def _optimized(program: Program, outcome: EvaluationOutcome, report: Report) -> Optimized:
+    winner = outcome.winner
     return Optimized(
         module=winner.runner,
         report=report,
         trace=winner.candidate.trace,
         plan=winner.plan,
-        keeps_original=winner.name == ORIGINAL,
+        keeps_original=outcome.keeps_original,
         inputs=OpenInputs.of(program),
     )

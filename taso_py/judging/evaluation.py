@@ -95,6 +95,11 @@ class EvaluationOutcome:
     rules_race: Race | None = None
     """The race of unchanged graph and winner in the same runtime; None if no rule was applied."""
 
+    @property
+    def keeps_original(self) -> bool:
+        """True if nothing is surely faster than the original, which is the winner."""
+        return self.winner.name == ORIGINAL
+
 
 @dataclass
 class Evaluation:

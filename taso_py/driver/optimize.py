@@ -166,6 +166,6 @@ def _optimized(program: Program, outcome: EvaluationOutcome, report: Report) -> 
         report=report,
         trace=winner.candidate.trace,
         plan=winner.plan,
-        keeps_original=outcome.keeps_original,
+        keeps_original=winner.is_original,
         inputs=OpenInputs.of(program),
     )

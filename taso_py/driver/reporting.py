@@ -24,7 +24,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import is_running
 from taso_py.ir.types import DType
 from taso_py.judging.evaluation import EngineSearch, EvaluationOutcome
-from taso_py.judging.finalists import ORIGINAL, Finalist
+from taso_py.judging.finalists import Finalist
 from taso_py.judging.plausible import Bounds, bounds, estimate_note, why_withheld
 from taso_py.judging.timing import Race, Ratio
 from taso_py.latency.contention import Contention
@@ -100,7 +100,7 @@ def peaks_of(
     runs = [repeatable(call, program, module, arguments) for call, module in zip(calls, modules, strict=True)]
     with preserve_state(program, modules, arguments):
         before, after = (peak_bytes(run, program.device) for run in runs)
-    return None if before is None or after is None else (before, before if winner.name == ORIGINAL else after)
+    return None if before is None or after is None else (before, before if winner.is_original else after)
 
 
 def _why_withheld(race: Race, ratio: Ratio, bounds: Bounds) -> str | None:
@@ -116,7 +116,7 @@ def report_of(found: Findings) -> Report:
     speedup, rules = outcome.speedup, outcome.rules_speedup
     before, after = outcome.seconds
     withheld = None
-    if winner.name != ORIGINAL:
+    if not winner.is_original:
         raced = [(outcome.final, speedup), (outcome.rules_race, rules)]
         reasons = (_why_withheld(race, ratio, found.bounds) for race, ratio in raced if race is not None)
         withheld = next(filter(None, reasons), None)
@@ -188,7 +188,7 @@ def _caveats(found: Findings, *, is_told: bool) -> Iterator[str]:
         )
     if not (winner.engine.is_compiler or winner.engine.is_captured or winner.engine.file):
         calls = _running(winner.program.graph)
-        if winner.name == ORIGINAL and isinstance(found.source.module, nn.Module):
+        if winner.is_original and isinstance(found.source.module, nn.Module):
             calls += sum(1 for _ in found.source.module.modules())
         off = estimate_note(winner.candidate.seconds, outcome.seconds[1], calls)
         if off is not None:
@@ -226,7 +226,7 @@ def storage_notes(database: LatencyDatabase) -> list[str]:
 def _memory_bytes(winner: Finalist) -> int | None:
     """Return the bytes of the winner's weights in memory, packed ones included; None if an engine holds them."""
     is_called_as_built = not winner.engine.is_compiler and not winner.engine.file
-    if winner.name == ORIGINAL or not is_called_as_built or not isinstance(winner.module, fx.GraphModule):
+    if winner.is_original or not is_called_as_built or not isinstance(winner.module, fx.GraphModule):
         return None
     state = (*winner.module.parameters(), *winner.module.buffers())
     return stored_bytes(state) + winner.module.meta[PACKED_BYTES]

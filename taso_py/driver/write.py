@@ -14,7 +14,6 @@ from taso_py.driver.evidence import gather_evidence
 from taso_py.driver.prepare import PreparedSource
 from taso_py.driver.result import Optimized
 from taso_py.judging.evaluation import EvaluationOutcome
-from taso_py.judging.finalists import ORIGINAL
 from taso_py.report.optimization_page import optimization_page
 from taso_py.saving.artifact import save
 from taso_py.saving.emit import ONNX_FORM, check_forms, emit_beside, forms_to_emit, names_of
@@ -50,7 +49,7 @@ def write(
     own = outcome.saved.files
     if onnx is not None:
         forms = [*forms, ONNX_FORM]
-    named = onnx.renamed if onnx is not None and winner.name != ORIGINAL else None
+    named = onnx.renamed if onnx is not None and not winner.is_original else None
     emits = bool(forms_to_emit(forms, own))
     with phases.phase("emit", "the result in other formats") if emits else nullcontext():
         files, missing = emit_beside(own, outcome.saved, forms, prepared.program, named)

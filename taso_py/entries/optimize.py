@@ -27,7 +27,6 @@ from taso_py.engines.table import ENGINES
 from taso_py.entries.entry import EntryPoint, EntryPointError, import_together
 from taso_py.ir.errors import TasoError
 from taso_py.judging.evaluation import EvaluationOutcome
-from taso_py.judging.finalists import ORIGINAL
 from taso_py.models.source import Source
 from taso_py.options import Options
 from taso_py.report.optimization import Report
@@ -156,7 +155,7 @@ def _on_shared_state(ready: PreparedSource, outcome: EvaluationOutcome) -> Runne
     """
     source, program, winner = ready.source, ready.program, outcome.winner
     module, runner = winner.module, winner.runner
-    if winner.name == ORIGINAL:
+    if winner.is_original:
         module = runner = build(program, Plan(direct=True))
     if program.state:
         tie(module, program.state)

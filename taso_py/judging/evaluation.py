@@ -95,11 +95,6 @@ class EvaluationOutcome:
     rules_race: Race | None = None
     """The race of unchanged graph and winner in the same runtime; None if no rule was applied."""
 
-    @property
-    def keeps_original(self) -> bool:
-        """True if nothing is surely faster than the original, which is the winner."""
-        return self.winner.name == ORIGINAL
-
 
 @dataclass
 class Evaluation:
@@ -334,7 +329,7 @@ class Evaluation:
         try:
             saved, program, module = self._reload(finalist)
         except UNSAVABLE as error:
-            if finalist.name == ORIGINAL:
+            if finalist.is_original:
                 raise unsavable(error) from error
             problem = f"cannot be saved ({error})"
             return SavedForm(), Comparison((OutputComparison.failed(0, EXAMPLE, problem),))
@@ -392,7 +387,7 @@ class Evaluation:
 
     def _plan_as_saved(self, finalist: Finalist, graph: Graph) -> Plan:
         """Return the plan of a finalist for its graph as it was imported again."""
-        if finalist.name == ORIGINAL:  # the module that is loaded is one that we build, and runs as it is written
+        if finalist.is_original:  # the module that is loaded is one that we build, and runs as it is written
             return NO_PLAN.eager() if finalist.engine is ENGINES["eager"] else NO_PLAN
         return NO_PLAN if finalist.plan is NO_PLAN else self.planner(graph, finalist.engine)
 

@@ -31,6 +31,11 @@ class Finalist:
     module: nn.Module
     """The module that the runner runs."""
 
+    @property
+    def is_original(self) -> bool:
+        """True if it is the original module."""
+        return self.name == ORIGINAL
+
 
 @dataclass(frozen=True)
 class Contestant:
@@ -45,7 +50,7 @@ def contestants(finalists: Mapping[str, Finalist]) -> Mapping[str, Contestant]:
     return {
         name: Contestant(finalist.engine.name, bool(finalist.candidate.applied))
         for name, finalist in finalists.items()
-        if name != ORIGINAL
+        if not finalist.is_original
     }
 
 
@@ -85,7 +90,7 @@ def describe(candidate: Candidate) -> str:
 
 def is_unchanged_twin(one: Finalist, other: Finalist) -> bool:
     """Return whether ``one`` is the unchanged graph in the engine of ``other``."""
-    return one.name != ORIGINAL and not one.candidate.applied and one.engine is other.engine
+    return not (one.is_original or one.candidate.applied) and one.engine is other.engine
 
 
 def unique(name: str, taken: set[str]) -> str:

@@ -7,7 +7,6 @@ for two of them is applied again and again; that a part of what is joined is a s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make
@@ -22,7 +21,7 @@ from taso_py.rules.substitution import Substitution
 
 _CHANNEL = -3
 """The axis of an image's channels."""
-_KINDS: Final = (Conv2d, BatchNorm)
+_KINDS = (Conv2d, BatchNorm)
 """The operators that become one."""
 
 

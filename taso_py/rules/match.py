@@ -26,7 +26,7 @@ from taso_py.ops.scalar import Condition
 from taso_py.ops.signs import sign_of
 from taso_py.rules.anchors import Anchors
 from taso_py.rules.embed import embeddings
-from taso_py.rules.index import GraphIndex
+from taso_py.rules.index import GraphIndex, crowds
 from taso_py.rules.pattern import MARK, Bindings, Pattern, Size, compile_pattern
 from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution, key
@@ -150,6 +150,11 @@ class Matcher:
         self._compile(index)
         return self._searches[match.rule.id].as_found(match, index)
 
+    def leaves_out(self, match: Match, index: GraphIndex) -> bool:
+        """Return whether a match is not found in a graph, as one of more than ``MOST_SIBLINGS`` that read one value."""
+        self._compile(index)
+        return self._searches[match.rule.id].leaves_out(match, index)
+
     def _find(
         self,
         index: GraphIndex,
@@ -248,6 +253,14 @@ class _Search:
         identity, move = self.identity(match.nodes, values, index)
         moved = match if move is None else complete_match(self.pattern, self._moved(match.nodes, values, move))
         return identity, match if moved is None else moved
+
+    def leaves_out(self, match: Match, index: GraphIndex) -> bool:
+        """Return whether a match of this rule is left out of a graph, as one in a crowd."""
+        if self._in_crowds or not self.pattern.shared:
+            return False
+        operands, kinds = [node for node, _ in match.values.values()], {type(node.op) for node, _ in match.outputs}
+        shared = [(operands if slot.is_variable else match.nodes)[slot.number] for slot in self.pattern.shared]
+        return all(kinds <= crowds(index.users[node]) for node in shared)
 
     def _exchange(self, move: Symmetry) -> Callable[[Sequence[int]], Identity]:
         """Return the function that maps an identity to the one after a symmetry."""

@@ -54,9 +54,9 @@ def stack(values: Sequence[Value], *, is_joined: bool) -> Stack:
         values: the values.
         is_joined: whether they are joined along their own first axis.
     """
-    shape, parts = values[0].type.dims, list(map(slice_of, values))
-    first, number = parts[0].node.op, len(values)
-    if not isinstance(first, Slice) or not _are_adjacent(parts, first.axis):
+    shape, number, parts = values[0].type.dims, len(values), list(map(slice_of, values))
+    first = _first_of_adjacent(parts)
+    if first is None:
         alone = values if is_joined else [make(Reshape((1, *shape)), [value]).value for value in values]
         return Stack(make(Concat(-alone[0].type.rank), alone).value, values, values, is_joined)
     (whole,), place, length = parts[0].node.inputs, parts[0].type.rank + first.axis, first.stop - first.start
@@ -71,16 +71,16 @@ def stack(values: Sequence[Value], *, is_joined: bool) -> Stack:
 
 def is_at_hand(values: Sequence[Value]) -> bool:
     """Return whether the stack of some values is no copy made in each run, but a view, or computed of weights."""
-    if all(value.node.is_static for value in values):
-        return True
-    parts = list(map(slice_of, values))
+    is_static = all(value.node.is_static for value in values)
+    return is_static or _first_of_adjacent(list(map(slice_of, values))) is not None
+
+
+def _first_of_adjacent(parts: Sequence[Value]) -> Slice | None:
+    """Return the first of slices of one value of which each begins where the one before ends; None for other values."""
     first = parts[0].node.op
-    return isinstance(first, Slice) and _are_adjacent(parts, first.axis)
-
-
-def _are_adjacent(parts: Sequence[Value], axis: int) -> bool:
-    """Return whether values are slices of one, in order, of which each begins where the one before ends."""
-    return all(adjoin(*pair, axis) for pair in pairwise(parts))
+    if not isinstance(first, Slice) or not all(adjoin(*pair, first.axis) for pair in pairwise(parts)):
+        return None
+    return first
 
 
 class Order:

@@ -52,7 +52,7 @@ class GraphChange:
         """The operands of nodes that were added or removed, or whose storage changed: targets may contain them."""
         self.forms = self._formed(step, propagation.fresh)
         """The canonical forms of the nodes by node id."""
-        self._locate(step, propagation, weights)
+        self._locate(step, propagation, weights, _new_crowds(step, self._alive(won), index))
 
     def _formed(self, step: SearchStep, fresh: Set[Node]) -> Mapping[int, int]:
         before, now = step.before.node_ids.number, self.node_ids.number
@@ -65,7 +65,7 @@ class GraphChange:
                 forms[node_id] = form
         return forms
 
-    def _locate(self, step: SearchStep, propagation: IdPropagation, weights: set[Node]) -> None:
+    def _locate(self, step: SearchStep, propagation: IdPropagation, weights: set[Node], crowded: set[Node]) -> None:
         """Translate the effect to node ids."""
         before, now = step.before.node_ids.number, self.node_ids.number
         replaced = {before[old.node] for old in step.replaced}
@@ -75,7 +75,7 @@ class GraphChange:
         """These, and the ids of merged nodes: dependency paths through any other nodes still hold."""
         self._matched = self._lost.union([now[node] for node in self.touched])
         """Ids whose matches have to be checked again."""
-        self._read = replaced | propagation.merged
+        self._read = replaced | propagation.merged | {now[node] for node in crowded}
         """Ids whose readers' matches have to be checked again."""
         self._kept = {now[node]: self._keepers(node) for node in weights}
         """The ids of touched weights; matches that read one and contain all its keepers have to be checked again."""
@@ -138,6 +138,12 @@ def _remaining_siblings(step: SearchStep, dead: Iterable[Node], index: GraphInde
         kinds = crowds(step.before.index.users[operand]) - crowds(readers)
         found.update(node for node in readers if type(node.op) in kinds)
     return found
+
+
+def _new_crowds(step: SearchStep, won: Iterable[Node], index: GraphIndex) -> set[Node]:
+    """Return those of nodes that won readers that so many more read now that rules do not match three of them."""
+    before = step.before.index.users
+    return {node for node in won if crowds(index.users[node]) - crowds(before.get(node, ()))}
 
 
 def _merged_readers(step: SearchStep, created: set[Node], index: GraphIndex) -> set[Node]:

@@ -155,8 +155,8 @@ class Space:
                 continue
             if change.destroys(option):
                 continue
-            match = change.carried(option.match(before.node_ids))
-            if match is None or _gains_nothing(match):
+            match = self._surviving(change, option.match(before.node_ids))
+            if match is None:
                 continue
             self._pause()
             is_near = not change.changed.isdisjoint(match.nodes)
@@ -186,10 +186,16 @@ class Space:
             if change.leaves(cached):
                 blocked.append(cached)
             elif not change.destroys(cached):
-                match = change.carried(cached.match(before.node_ids))
-                if not (match is None or _gains_nothing(match)) and change.changed.isdisjoint(match.nodes):
+                match = self._surviving(change, cached.match(before.node_ids))
+                if match is not None and change.changed.isdisjoint(match.nodes):
                     unblocked.append(match)
         return unblocked
+
+    def _surviving(self, change: GraphChange, match: Match) -> Match | None:
+        """Return a match in terms of the graph after a change; None if it would not be found there from scratch."""
+        found = change.carried(match)
+        is_lost = found is None or _gains_nothing(found) or self._matcher.leaves_out(found, change.index)
+        return None if is_lost else found
 
     def _options(
         self,

@@ -23,7 +23,7 @@ from taso_py.kernels.table import covers
 def _finalist(name: str, runtime: str, *, packs: bool) -> Any:
     program = fold(import_module(nn.Linear(8, 8).eval(), (torch.randn(4, 8),)))
     plan = choose(program.graph, InventedPrices(0, fused=0.0)).plan.eager() if packs else NO_PLAN
-    return SimpleNamespace(name=name, engine=ENGINES[runtime], module=build(program, plan))
+    return SimpleNamespace(is_original=name == ORIGINAL, engine=ENGINES[runtime], module=build(program, plan))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_weight_that_is_packed_is_counted_for_its_size(tile: str) -> None:
     if not known:
         pytest.skip(f"there is no {tile} here")
     module = build(program, Plan({node: PlanStep(known[0])}).eager())
-    finalist: Any = SimpleNamespace(name="packed", engine=ENGINES["eager"], module=module)
+    finalist: Any = SimpleNamespace(is_original=False, engine=ENGINES["eager"], module=module)
     assert reporting._memory_bytes(finalist) == 4 * 64
 
 

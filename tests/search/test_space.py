@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterable
+from math import comb
 
 import pytest
 
@@ -155,6 +156,34 @@ def test_three_of_many_products_are_options_as_soon_as_they_are_few(seed: int) -
         counts.append(sum(len(option.rule.source.outputs) == 3 for option in state.options))
     assert not counts[0]
     assert max(counts) >= 56
+
+
+TAKE_APART = """rule x: float[..G,M,K], a: float[K,N], b: float[K,P]
+  source slice(matmul(x, concat(a, b){axis=-1})){axis=-1, start=0, stop=N} target matmul(x, a)"""
+"""A rule that adds a product of a value."""
+
+
+@pytest.mark.parametrize(
+    ("rule", "last"),
+    [
+        (RULES["idempotent"], "z = matmul(relu(y), a)"),  # the readers of two values become those of one
+        (TAKE_APART, "z = slice(matmul(y, concat(a, b){axis=-1})){axis=-1, start=0, stop=8}"),
+    ],
+)
+def test_three_of_some_products_are_no_options_any_more_once_they_are_many(rule: str, last: str) -> None:
+    more = "z = concat(z, matmul(y, concat(a, b){axis=-1})){axis=-1}"  # else the product goes when it is taken apart
+    given = MOST_SIBLINGS - ("slice" in last)
+    lines = [f'w{i} = weight{{key="w{i}", type=f32[16,8]}} v{i} = tanh(matmul(y, w{i}))' for i in range(given)]
+    lines += ['a = weight{key="a", type=f32[16,8]} b = weight{key="b", type=f32[16,4]}', last, more * ("slice" in last)]
+    results = ", ".join([*(f"v{i}" for i in range(given)), "z"])
+    graph = parse_graph(f"graph(x: f32[1,16]) {{ y = relu(x) {' '.join(lines)} return {results} }}")
+    whole, matcher = following(*read_rules(THREE), *read_rules(rule))
+    state = whole.with_options(whole.start(graph))
+    (adding,) = [option for option in state.options if len(option.rule.source.outputs) == 1]
+    assert len(state.options) == 1 + comb(MOST_SIBLINGS, 3)
+    state = follow(whole, state, adding)
+    expect_as_from_scratch(whole, matcher, state)
+    assert not state.options
 
 
 BATCHES = """rule x: float[..G,M,K], y: float[..G,N,K], a: float[..G,K,P]

@@ -200,31 +200,23 @@ def _reductions_of_results() -> Iterator[Family]:
             2,
             domain=Domain.REAL,
         )
-    yield family(
-        "parts of reductions",
-        (Variables("x", (5, 3), DATA, 1),),
-        (
-            *yields(_FIRST, [DATA], *_LAST),
-            *yields("o", [_FIRST], Slice(-1, 1, 4)),
-            *yields(_AFTER, [DATA], Slice(-2, 1, 4)),
-            *yields(FUSED, [_AFTER], *_LAST),
-        ),
-        2,
-        domain=Domain.REAL,
-    )
 
 
-def _reductions_of_images() -> Iterator[Family]:
-    """Yield the families of channels of what is reduced of each channel of images."""
-    for keepdim in (False, True):
-        ops = [type(op)((-2, -1), keepdim=keepdim) for op in _LAST]
+def _parts_of_reductions() -> Iterator[Family]:
+    """Yield the families of parts of reductions: of rows, and of the channels of images."""
+    of_images, kept = ([type(op)((-2, -1), keepdim=keepdim) for op in _LAST] for keepdim in (False, True))
+    for name, shape, ops, axis, after in (
+        ("parts of reductions", (5, 3), _LAST, -2, -1),
+        ("channels of reductions", (2, 5, 3, 4), of_images, -3, -1),
+        ("channels of reductions, kept", (2, 5, 3, 4), kept, -3, -3),
+    ):
         yield family(
-            f"channels of reductions{', kept' * keepdim}",
-            (Variables("x", (2, 5, 3, 4), DATA, 1),),
+            name,
+            (Variables("x", shape, DATA, 1),),
             (
                 *yields(_FIRST, [DATA], *ops),
-                *yields("o", [_FIRST], Slice(-3 if keepdim else -1, 1, 4)),
-                *yields(_AFTER, [DATA], Slice(-3, 1, 4)),
+                *yields("o", [_FIRST], Slice(after, 1, 4)),
+                *yields(_AFTER, [DATA], Slice(axis, 1, 4)),
                 *yields(FUSED, [_AFTER], *ops),
             ),
             2,
@@ -328,7 +320,7 @@ EXTENTS = (
     *_padding(),
     *_reductions(),
     *_reductions_of_results(),
-    *_reductions_of_images(),
+    *_parts_of_reductions(),
     _maxima(),
     *_products(),
     *_windows(),

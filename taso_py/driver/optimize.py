@@ -18,15 +18,13 @@ from torch.export import ExportedProgram
 from taso_py.backend import Program
 from taso_py.checking.resize import OpenInputs, open_size_notes
 from taso_py.driver.decisions import Winners
-from taso_py.driver.planning import planner_of
+from taso_py.driver.planning import library_seconds_of, planner_of
 from taso_py.driver.prepare import PreparedSource, prepare, source_of
 from taso_py.driver.reporting import Findings, bounds_of, measurement_notes, peaks_of, report_of, storage_notes
 from taso_py.driver.result import Optimized
 from taso_py.driver.searches import Searches, rules_for
-from taso_py.driver.selection import select, without_hopeless
+from taso_py.driver.selection import select
 from taso_py.driver.write import check_output, write
-from taso_py.engines.engine import KERNEL_PRICES
-from taso_py.engines.names import AUTO
 from taso_py.judging.evaluation import Evaluation, EvaluationOutcome
 from taso_py.latency.contention import Watch
 from taso_py.latency.database import LatencyDatabase
@@ -106,7 +104,6 @@ def search_and_evaluate(
     """Return the fastest result over all engines (with a saved form if ``saves``), and the outcome that chose it."""
     source, program, options, phases = ready.source, ready.program, ready.options, ready.phases
     selection = select(ready.expected, options, phases, searches.rules)
-    missing = selection.notes
     with LatencyDatabase() as database:
         costs = {prices: searches.cost_of(group, database) for prices, group in selection.searched.items()}
         winners = Winners(program, options, searches.rules) if options.cache and searches.trace is None else None
@@ -114,9 +111,6 @@ def search_and_evaluate(
         share = winners.share(last) if winners else 1.0
         watch = Watch(program.device)
         found = searches.run(selection, costs, last, share)
-        if options.runtime == AUTO and KERNEL_PRICES in costs:
-            found, hopeless = without_hopeless(found, costs[KERNEL_PRICES])
-            missing = [*missing, *hopeless]
         measuring = watch.contention()
         evaluation = Evaluation(
             ready.expected,
@@ -126,6 +120,7 @@ def search_and_evaluate(
             reload=options.reload or saves,
             saves=saves,
             built=selection.built,
+            library_seconds=library_seconds_of(options.runtime, costs),
         )
         outcome = evaluation.run(found, selection.others)
         limits = bounds_of(source, program, outcome, costs)
@@ -133,7 +128,7 @@ def search_and_evaluate(
         peaks = peaks_of(source, program, outcome.winner, outcome.seconds)
     notes = [
         *ready.notes,
-        *missing,
+        *selection.notes,
         *open_size_notes(program, searches.rules),
         *evaluation.notes,
         *(note for cost in costs.values() for note in measurement_notes(cost.latencies, measuring)),

@@ -23,8 +23,8 @@ from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import is_running
 from taso_py.ir.types import DType
-from taso_py.judging.evaluation import EngineSearch, EvaluationOutcome
-from taso_py.judging.finalists import Finalist
+from taso_py.judging.evaluation import EvaluationOutcome
+from taso_py.judging.finalists import EngineSearch, Finalist
 from taso_py.judging.plausible import Bounds, bounds, estimate_note, why_withheld
 from taso_py.judging.timing import Race, Ratio
 from taso_py.latency.contention import Contention
@@ -148,7 +148,7 @@ def report_of(found: Findings) -> Report:
         peak_bytes=found.peaks,
         rounds=speedup.rounds,
         engines={} if withheld else _engines(outcome),
-        timed={name: median(times) * 1e3 for name, times in outcome.first.times.items() if times},
+        timed={name: median(race.times[name]) * 1e3 for name, race in outcome.last_races.items()},
         environment=Environment.current(program.device).as_dict(),
         contention=outcome.final.contention.as_dict(),
         phases=dict(found.phases),
@@ -162,12 +162,12 @@ def report_of(found: Findings) -> Report:
 
 
 def _engines(outcome: EvaluationOutcome) -> dict[str, EngineSpeedups]:
-    """Return the speed-ups of each engine in the first race."""
+    """Return the speed-ups of each engine in the last race that it was in."""
     found: dict[str, EngineSpeedups] = {}
-    for name, contestant in outcome.contestants.items():
-        if not outcome.first.times[name]:
+    for name, race in outcome.last_races.items():
+        if name == race.baseline:
             continue
-        ratio = outcome.first.ratio(name)
+        contestant, ratio = outcome.contestants[name], race.ratio(name)
         speedup = Speedup(ratio.median, ratio.low, ratio.high)
         known = found.setdefault(contestant.engine, EngineSpeedups())
         if not contestant.is_rewritten:

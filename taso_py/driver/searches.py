@@ -18,7 +18,7 @@ from taso_py.engines.engine import COMPILED_PRICES, KERNEL_PRICES, PYTORCH_PRICE
 from taso_py.engines.fusing import FusedLatencies
 from taso_py.engines.prices import session_cost
 from taso_py.engines.session import SessionEngine
-from taso_py.judging.evaluation import EngineSearch
+from taso_py.judging.finalists import EngineSearch
 from taso_py.kernels.table import PLAIN
 from taso_py.latency.database import LatencyDatabase
 from taso_py.options import Options

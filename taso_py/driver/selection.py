@@ -10,23 +10,20 @@ Invariant: an engine that the user names is tried.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import median
 
 import torch
 
 from taso_py.backend import UNLIMITED, Program, fold
 from taso_py.checking.preserve import preserve_state, repeatable
-from taso_py.cost.model import CostModel
 from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Built, Engine, EngineUnavailableError
 from taso_py.engines.inductor import CAPTURED_FORMS, WHOLE_MODULE_FORMS
 from taso_py.engines.names import AUTO
 from taso_py.engines.table import engines_to_try
 from taso_py.ir.graph import Graph
-from taso_py.judging.evaluation import EngineSearch
 from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.finalists import ORIGINAL
-from taso_py.judging.plausible import products_seconds
 from taso_py.judging.timing import race
 from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
@@ -36,8 +33,6 @@ from taso_py.rules.lemma import Lemmas
 from taso_py.rules.substitution import Substitution
 from taso_py.search.rolling import running_operators, shortened
 
-PREDICTED = 0.9
-"""Factor by which one engine's prediction may be too high relative to another's."""
 KERNELS_GAIN = 1.6
 """Typical speed-up over plain PyTorch by choosing kernels, for the estimate before anything is measured."""
 SCOUT_S = 1.5
@@ -206,31 +201,3 @@ def by_prices(engines: Sequence[Engine]) -> Mapping[str, Sequence[Engine]]:
     for engine in engines:
         groups.setdefault(engine.prices, []).append(engine)
     return groups
-
-
-def without_hopeless(searches: Sequence[EngineSearch], cost: CostModel) -> tuple[Sequence[EngineSearch], Sequence[str]]:
-    """Return the searches' results without compilers that cannot win, and a note that names these.
-
-    A compiler calls the same libraries for matrix products and convolutions as eager PyTorch does, so their latencies
-    are a lower bound on its time, however well it fuses the rest. If this bound exceeds the predicted time of another
-    engine, compiling, which takes up to a minute, is wasted.
-
-    Args:
-        searches: the search result of each family of engines.
-        cost: the latencies of PyTorch's kernels.
-    """
-    best = min(searches, key=lambda found: found.result.candidates[0].seconds)
-    best_s, others, dropped = best.result.candidates[0].seconds, list[EngineSearch](), list[str]()
-    for found in searches:
-        least_s = min(products_seconds(candidate.graph, cost) for candidate in found.result.candidates)
-        hopeless = [
-            engine
-            for engine in found.engines
-            if engine.is_compiler and engine.prices == KERNEL_PRICES and PREDICTED * least_s > best_s
-        ]
-        dropped += [engine.name for engine in hopeless]
-        others.append(replace(found, engines=[engine for engine in found.engines if engine not in hopeless]))
-    if not dropped:
-        return searches, ()
-    said = f"{', '.join(dropped)}: not tried, since matrix products alone take longer there than the whole model in"
-    return others, (f"{said} {best.engines[0].name}",)

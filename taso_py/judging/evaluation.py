@@ -16,31 +16,32 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from torch import fx, nn
 
-from taso_py.backend import NO_PLAN, UNLIMITED, Plan, Program, build, fold, poison
+from taso_py.backend import NO_PLAN, Plan, Program, build, poison
 from taso_py.backend.writes import Writes
 from taso_py.checking.compare import EXAMPLE, Comparison, OutputComparison
 from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.checking.regions import first_mismatch
 from taso_py.effort import Effort
-from taso_py.engines.engine import Built, Engine, EngineUnavailableError
+from taso_py.engines.engine import Built, Engine
 from taso_py.engines.table import ENGINES
-from taso_py.ir.errors import TasoError, first_line
+from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
+from taso_py.judging.building import FinalistBuilder
+from taso_py.judging.compilers import promising, without_waiting
 from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.finalists import (
     ORIGINAL,
     Contestant,
+    EngineSearch,
     Finalist,
-    adds_nothing,
+    Standings,
+    ahead_of_original,
+    by_engine,
     contestants,
-    describe,
-    is_unchanged_twin,
     leaders,
     settle,
-    unique,
 )
 from taso_py.judging.timing import CONFIDENCE, Race, RaceStop, Ratio, confirm, race
 from taso_py.kernels.saved import dump
@@ -48,28 +49,17 @@ from taso_py.models.source import Source
 from taso_py.progress import Phases
 from taso_py.saving.artifact import SavedForm, read_back
 from taso_py.saving.savable import UNSAVABLE, pt2_bytes, unsavable
-from taso_py.search.result import Candidate, SearchResult
+from taso_py.search.result import Candidate
 from taso_py.search.trace import TraceError
 
 RACED_ROUNDS = 3
 """Fewest rounds of a race of finalists: of a model that takes half a second, eight seconds are one round."""
-COMPILED_FINALISTS = 1
-"""The number of rewritten graphs that are built for compilers, which take up to a minute for each."""
 EVEN = Ratio(1.0, 1.0, 1.0, 0, 1.0)
 """The ratio of something to itself."""
 
 
 class EvaluationError(TasoError):
     """Raised if an evaluation has no acceptable outcome."""
-
-
-@dataclass(frozen=True)
-class EngineSearch:
-    """The result of a search, with the engines whose prices it used."""
-
-    result: SearchResult
-    engines: Sequence[Engine]
-    """Engines in which the graphs may run."""
 
 
 @dataclass(frozen=True)
@@ -86,14 +76,19 @@ class EvaluationOutcome:
     """Speed-up over the unchanged graph in the same runtime."""
     seconds: tuple[float, float]
     """Medians of original and winner in the confirming race."""
-    first: Race
-    """The race of all finalists, after which another one may have decided between the fastest of each engine."""
+    races: Sequence[Race]
+    """The races of the finalists, see :class:`~taso_py.judging.finalists.Standings`."""
     final: Race
     """The confirming race of original and winner; the first race if the original is kept."""
     contestants: Mapping[str, Contestant]
-    """The finalists of the first race, by name, without the original."""
+    """The finalists by name, without the original."""
     rules_race: Race | None = None
     """The race of unchanged graph and winner in the same runtime; None if no rule was applied."""
+
+    @property
+    def last_races(self) -> Mapping[str, Race]:
+        """The last race in which each finalist was timed, by name."""
+        return {name: race for race in self.races for name, times in race.times.items() if times}
 
 
 @dataclass
@@ -113,6 +108,9 @@ class Evaluation:
     """True if the winner will be saved, so that it must have a saved form."""
     built: Mapping[str, Built] = field(default_factory=dict[str, Built])
     """The unchanged graph in engines, by name, as far as it was built before."""
+    library_seconds: Callable[[Graph], float] | None = None
+    """Returns the time that libraries take for a graph, by which compilers are left out that cannot win; None to build
+    all that are given."""
     notes: list[str] = field(default_factory=list[str])
     is_interrupted: bool = False
     """True if a race was interrupted from the keyboard; then only the leader is confirmed, in few rounds."""
@@ -143,23 +141,56 @@ class Evaluation:
             EvaluationError: the imported graph does not agree with the original.
             KeyboardInterrupt: it came before the first round of the race, or of a confirming race, was complete.
         """
+        now, waiting = (searches, ()) if self.library_seconds is None else without_waiting(searches)
+        builder = FinalistBuilder(self.source, self.program, self.planner, self.built, self.notes)
         with self.phases.phase("build", "modules to time, of the best graphs"):
-            finalists = {finalist.name: finalist for finalist in self._finalists(searches, others)}
+            finalists = {finalist.name: finalist for finalist in builder.all(now, others)}
         first = self._race(finalists, "these against the original", self.seed)
         if not first.rounds:
             raise KeyboardInterrupt
-        raced = [name for name in finalists if first.times[name]]
-        ranking = sorted(raced, key=lambda name: -first.ratio(name).median)
-        ranking = [name for name in ranking if not adds_nothing(finalists[name], finalists, first)]
-        ahead = self._decided(ranking[: ranking.index(ORIGINAL)], finalists, first)
-        for number, name in enumerate(ahead):
+        compiled = self._compiled(builder, waiting, finalists, first)
+        return self._confirmed_first(self._standings(finalists, first, compiled))
+
+    def _compiled(
+        self,
+        builder: FinalistBuilder,
+        waiting: Sequence[EngineSearch],
+        finalists: Mapping[str, Finalist],
+        first: Race,
+    ) -> Mapping[str, Finalist]:
+        """Return the graphs by compilers that may win after all else was raced, by name."""
+        if self.library_seconds is None or self.is_interrupted:
+            return {}
+        searches, hopeless = promising(waiting, finalists, first, self.library_seconds)
+        self._note(*hopeless)
+        if not searches:
+            return {}
+        with self.phases.phase("build", "modules to time, by compilers"):
+            return {finalist.name: finalist for finalist in builder.of_searches(searches)}
+
+    def _confirmed_first(self, standings: Standings) -> EvaluationOutcome:
+        """Return the outcome with the first that is confirmed as the winner, or else with the original.
+
+        Where rules gain nothing in the fastest graph of an engine, its slower ones are not timed again.
+        """
+        gainless = set[str]()
+        for number, name in enumerate(standings.ahead):
             # Each may win by chance. Halving the error probability from one to the next bounds the total by 5 %.
-            outcome = self._confirmed_outcome(finalists[name], finalists, first, (1 - CONFIDENCE) / 2**number)
-            if outcome is not None:
-                return outcome
+            finalist, rules_race, doubt = standings.finalists[name], None, (1 - CONFIDENCE) / 2**number
+            has_rules, engine = bool(finalist.candidate.applied), finalist.engine.name
+            if has_rules and engine in gainless:
+                continue
+            if has_rules:  # first, since rules gain less than engines, and so fail more often
+                rules_race = self._confirmed(standings.unchanged(finalist), finalist, doubt, "the unchanged graph")
+            if has_rules and rules_race is None:
+                gainless.add(engine)
+            else:
+                outcome = self._confirmed_outcome(finalist, standings, doubt, rules_race)
+                if outcome is not None:
+                    return outcome
             if self.is_interrupted:
                 break
-        return self._original_wins(finalists, first)
+        return self._original_wins(standings)
 
     def _race(self, finalists: Mapping[str, Finalist], about: str, seed: int) -> Race:
         """Return a race of finalists, of which the first is the baseline; it has no rounds if it was interrupted."""
@@ -179,97 +210,31 @@ class Evaluation:
         self._record_interrupt(found)
         return found
 
-    def _decided(self, ranking: Sequence[str], finalists: Mapping[str, Finalist], first: Race) -> Sequence[str]:
-        """Return a ranking after another race of the fastest of each engine, if the first ended before one led.
+    def _standings(self, finalists: Mapping[str, Finalist], first: Race, compiled: Mapping[str, Finalist]) -> Standings:
+        """Return the standings after the first race, or after another one where that did not decide.
 
-        Engines differ by more than their graphs do, and few contestants have many rounds.
+        This is a race of the fastest of each engine if time ended the first one before one led, since engines differ by
+        more than their graphs do, and few contestants have many rounds; and of what compilers made with the fastest.
         """
-        tied = leaders(ranking, finalists, first)
-        if first.stop is not RaceStop.TIME or len(tied) < 2:
-            return ranking
-        second = self._race({name: finalists[name] for name in tied}, "the fastest of each engine", self.seed + 2)
+        ahead, together = ahead_of_original(finalists, first), {**finalists, **compiled}
+        tied = leaders(ahead, finalists, first) if first.stop is RaceStop.TIME else ahead[:1]
+        if not compiled and len(tied) < 2:
+            return Standings(together, [first], ahead)
+        raced = {name: together[name] for name in (ORIGINAL, *tied, *compiled)}
+        second = self._race(raced, "the fastest of each engine", self.seed + 2)
         if not second.rounds:
-            return ranking
-        fastest, *_ = decided = sorted(tied, key=lambda name: -second.ratio(name).median)
-        if fastest != tied[0]:
-            ratio = second.ratio(fastest)
-            self._note(f"{fastest}: {_interval_text(ratio)} as fast as {tied[0]}, which led a shorter race of all")
-        return [*decided, *(name for name in ranking if name not in tied)]
-
-    def _finalists(self, searches: Sequence[EngineSearch], others: Sequence[Engine]) -> Iterator[Finalist]:
-        original, engine = self._original()
-        unchanged = searches[0].result.original
-        yield Finalist(
-            ORIGINAL,
-            candidate=unchanged,
-            program=self.program,
-            plan=NO_PLAN,
-            engine=ENGINES[engine],
-            runner=original,
-            module=original,
-        )
-        taken: set[str] = {ORIGINAL}
-        yield from self._build_for(unchanged, others, taken)
-        for found in searches:
-            rewritten = [candidate for candidate in found.result.candidates if candidate.applied]
-            for candidate in [found.result.original, *rewritten]:
-                is_for_compilers = candidate in (found.result.original, *rewritten[:COMPILED_FINALISTS])
-                usable = [engine for engine in found.engines if is_for_compilers or not engine.is_compiler]
-                try:
-                    yield from self._build_for(candidate, usable, taken)
-                except torch.OutOfMemoryError as error:
-                    self._note(f"{describe(candidate)}: not built, out of memory ({first_line(error)})")
-
-    def _original(self) -> tuple[nn.Module, str]:
-        """Return the module that results are compared with and that is returned if nothing is faster, and its engine.
-
-        It is the user's module, an ONNX file in ONNX Runtime, or an exported program as plain calls of its operators:
-        the module that PyTorch makes of a program first runs checks that take tens of microseconds.
-        """
-        module = self.source.module
-        if self.source.onnx is not None:
-            return self.source.onnx.module, self.source.onnx.engine
-        return module if isinstance(module, nn.Module) else build(self.program, Plan(direct=True)), "eager"
-
-    def _build_for(self, candidate: Candidate, engines: Sequence[Engine], taken: set[str]) -> Iterator[Finalist]:
-        """Yield a candidate built for each of the engines that can run it."""
-        program = fold(replace(self.program, graph=candidate.graph), UNLIMITED)
-        for engine in engines:
-            plan = self.planner(program.graph, engine)
-            built = None if candidate.applied else self.built.get(engine.name)
-            try:
-                built = built or self._built(program, plan, engine)
-            except EngineUnavailableError as error:
-                self._note(str(error))
-                continue
-            name = unique(f"{describe(candidate)}, {engine.name}", taken)
-            yield Finalist(
-                name,
-                candidate=candidate,
-                program=program,
-                plan=plan,
-                engine=engine,
-                runner=built.runner,
-                module=built.module,
-            )
-
-    def _built(self, program: Program, plan: Plan, engine: Engine) -> Built:
-        args, kwargs, resizable = self.source.args, self.source.kwargs, bool(self.program.open)
-        module = engine.build(program, plan)
-        with self._preserve_state(module):
-            return Built(module, engine.prepare(module, args, kwargs, resizable=resizable))
+            return Standings(together, [first], ahead)
+        fastest = ahead_of_original(together, second)
+        if tied and fastest and fastest[0] != tied[0]:
+            ratio = second.ratio(fastest[0], over=tied[0])
+            self._note(f"{fastest[0]}: {_interval_text(ratio)} as fast as {tied[0]}, which led the race before")
+        return Standings(together, [first, second], by_engine(fastest, ahead, together))
 
     def _confirmed_outcome(
-        self, finalist: Finalist, finalists: Mapping[str, Finalist], first: Race, doubt: float
+        self, finalist: Finalist, standings: Standings, doubt: float, rules_race: Race | None
     ) -> EvaluationOutcome | None:
         """Return the outcome with this finalist as the winner; None, with a note, if it is not acceptable."""
-        rules_race = None
-        if finalist.candidate.applied:  # first, since rules gain less than engines, and so fail more often
-            unchanged = next((f for f in finalists.values() if is_unchanged_twin(f, finalist)), finalists[ORIGINAL])
-            rules_race = self._confirmed(unchanged, finalist, doubt, "the unchanged graph")
-            if rules_race is None:
-                return None
-        final = self._confirmed(finalists[ORIGINAL], finalist, doubt, "the original")
+        final = self._confirmed(standings.finalists[ORIGINAL], finalist, doubt, "the original")
         if final is None:
             return None
         # Last, since it takes longer and hardly ever refuses anything.
@@ -286,9 +251,9 @@ class Evaluation:
             speedup=final.ratio("winner"),
             rules_speedup=EVEN if rules_race is None else rules_race.ratio("winner"),
             seconds=(median(final.times["baseline"]), median(final.times["winner"])),
-            first=first,
+            races=standings.races,
             final=final,
-            contestants=contestants(finalists),
+            contestants=contestants(standings.finalists),
             rules_race=rules_race,
         )
 
@@ -300,8 +265,8 @@ class Evaluation:
             return str(error)
         return None if wrong is None else str(wrong)
 
-    def _original_wins(self, finalists: Mapping[str, Finalist], first: Race) -> EvaluationOutcome:
-        original = finalists[ORIGINAL]
+    def _original_wins(self, standings: Standings) -> EvaluationOutcome:
+        original = standings.finalists[ORIGINAL]
         with self.phases.phase("compare", "the original with its graph"):
             saved, comparison = self._compare(original)
         if not comparison.passed:
@@ -311,7 +276,7 @@ class Evaluation:
         self._note("nothing was surely faster than the original, which is kept as it is")
         if original.module is self.source.module and Writes.of(self.program.graph).buffers:
             self._note("the model itself is returned: calls of the result write to the model's buffers")
-        seconds = median(first.times[ORIGINAL])
+        seconds = median(standings.races[0].times[ORIGINAL])
         return EvaluationOutcome(
             winner=original,
             saved=saved,
@@ -319,9 +284,9 @@ class Evaluation:
             speedup=EVEN,
             rules_speedup=EVEN,
             seconds=(seconds, seconds),
-            first=first,
-            final=first,
-            contestants=contestants(finalists),
+            races=standings.races,
+            final=standings.races[0],
+            contestants=contestants(standings.finalists),
         )
 
     def _compare(self, finalist: Finalist) -> tuple[SavedForm, Comparison]:

@@ -25,6 +25,7 @@ from taso_py.kernels.table import PLAIN
 from taso_py.latency.contention import Contention
 from taso_py.latency.roofline import Roofline
 from taso_py.ops.contraction import Conv2d
+from taso_py.ops.normalization import Attention
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.work import value_bytes, work
 
@@ -65,7 +66,7 @@ def bounds(
         module: the original module; calls of its submodules add overhead.
         cost: the latencies.
         result_s: the sum of the latencies of the result's kernels; None if a compiler generates them, which then count
-            as its matrix products and convolutions alone, since it calls the same libraries for those.
+            as its matrix products, convolutions and attention alone, since it calls the same libraries for those.
         roofline: the ceilings of the device, if they are known.
     """
     plain = cost.with_tiles(PLAIN)
@@ -74,15 +75,15 @@ def bounds(
     most = math.inf if any(isinstance(node.op, Opaque) for node in running) else sum(map(plain.node_cost, running))
     calls = len(running) + (sum(1 for _ in module.modules()) if isinstance(module, nn.Module) else 0)
     if result_s is None:
-        result_s = products_seconds(result, cost)
+        result_s = library_seconds(result, cost)
     least = result_s if math.isfinite(result_s) else 0.0
     return Bounds(most + calls * PYTHON_S, least + DISPATCH_S, 0.0 if roofline is None else _roof_s(result, roofline))
 
 
-def products_seconds(graph: Graph, cost: CostModel) -> float:
-    """Return the sum of the latencies of a graph's matrix products and convolutions, each by its best kernel."""
-    products = [n for n in graph.nodes if n.op.is_contraction and is_running(n)]
-    return sum(map(cost.node_cost, products))
+def library_seconds(graph: Graph, cost: CostModel) -> float:
+    """Return the sum of the latencies of a graph's products, convolutions and attention, each by its best kernel."""
+    called = [n for n in graph.nodes if (n.op.is_contraction or isinstance(n.op, Attention)) and is_running(n)]
+    return sum(map(cost.node_cost, called))
 
 
 def _roof_s(graph: Graph, roofline: Roofline) -> float:

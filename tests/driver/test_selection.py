@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from taso_py.backend import NO_PLAN, Plan, Program
-from taso_py.cost.model import CostModel
 from taso_py.driver import selection
-from taso_py.driver.selection import engines_for, select, without_hopeless
+from taso_py.driver.selection import engines_for, select
 from taso_py.effort import EFFORTS, within
 from taso_py.engines.eager import Eager
 from taso_py.engines.engine import KERNEL_PRICES, Engine, EngineUnavailableError, Runner
-from taso_py.engines.inductor import Inductor
 from taso_py.engines.tensorrt import TensorRt
-from taso_py.judging.evaluation import EngineSearch
 from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.timing import Race, RaceStop
 from taso_py.models.importing import import_source
@@ -29,7 +25,6 @@ from taso_py.options import Options
 from taso_py.progress import Phases
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
-from taso_py.search.result import Candidate, SearchResult, SearchStop
 from tests.round_trips import Model
 
 CPU = torch.device("cpu")
@@ -210,26 +205,6 @@ def test_on_a_gpu_it_is_the_captured_form_around_kernels_unless_sizes_are_open(m
     assert names("normal") == ["eager", "cudagraph", "inductor-kernels-cudagraph", "tensorrt"]
     assert names("thorough") == names("normal", is_open=True), "what is captured has one size"
     assert {"inductor", "inductor-cudagraph", *names("normal")} < {*names("thorough")}
-
-
-@pytest.mark.parametrize(("other_s", "is_tried"), [(0.5, False), (0.95, True), (2.0, True)])
-def test_a_compiler_is_tried_unless_products_alone_take_longer_than_another_engine(
-    other_s: float, is_tried: bool
-) -> None:
-    """The product takes one second by PyTorch's kernels; the relu, which a compiler may fuse, takes nine."""
-    cost = cast(CostModel, SimpleNamespace(node_cost=lambda node: 9.0 if node.op.name == "relu" else 1.0))
-    eager, other = (_found(seconds) for seconds in (10.0, other_s))
-    searches = [EngineSearch(eager, [Eager(), Inductor()]), EngineSearch(other, [Fake("other")])]
-    kept, notes = without_hopeless(searches, cost)
-    names = [engine.name for found in kept for engine in found.engines]
-    assert names == (["eager", "inductor", "other"] if is_tried else ["eager", "other"])
-    assert bool(notes) is not is_tried
-    assert all("products alone take longer there than the whole model in other" in note for note in notes)
-
-
-def _found(seconds: float) -> SearchResult:
-    original = Candidate(GRAPH, GRAPH, seconds, 0)
-    return SearchResult(original, (original,), SearchStop.EXHAUSTED, 1, 1, 0.0)
 
 
 def test_seconds_that_are_given_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ from taso_py.engines.engine import Engine
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
-from taso_py.judging import evaluation, plausible
+from taso_py.judging import building, evaluation, plausible
 from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.timing import Race, RaceStop
 from taso_py.models.importing import import_source
@@ -321,7 +321,7 @@ def test_after_an_interrupt_the_leader_alone_is_confirmed_and_soon(monkeypatch: 
     assert any(note.startswith("interrupted while timing") for note in found.report.notes)
 
 
-@pytest.mark.parametrize(("home", "step"), [(evaluation, "fold"), (engine, "build")])
+@pytest.mark.parametrize(("home", "step"), [(building, "fold"), (engine, "build")])
 def test_a_finalist_that_memory_is_too_small_for_is_left_out(
     home: ModuleType, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,13 +52,16 @@ def promising(
         race: the race of all else.
         library_seconds: returns the time that libraries take for a graph's products, convolutions and attention.
     """
-    seconds = {finalists[name]: median(times) for name, times in race.times.items() if times}
-    best = min(seconds, key=seconds.__getitem__)
+    raced = [(finalists[name], median(times)) for name, times in race.times.items() if times]
+    best, best_s = min(raced, key=lambda one: one[1])
     kept, notes = list[EngineSearch](), list[str]()
     for found in waiting:
-        eager = [one for one in seconds if _is_eager(one.engine) and one.candidate in found.result.candidates]
-        bounds = [_least_seconds(one, seconds[one], library_seconds) for one in eager if not one.is_original]
-        if min(bounds, default=0.0) <= (1 - TIE) * seconds[best]:
+        bounds = [
+            _least_seconds(finalist, run_s, library_seconds)
+            for finalist, run_s in raced
+            if not finalist.is_original and _is_eager(finalist.engine) and finalist.candidate in found.result.candidates
+        ]
+        if min(bounds, default=0.0) <= (1 - TIE) * best_s:
             kept.append(found)
         else:
             names = ", ".join(engine.name for engine in found.engines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ from taso_py.driver import selection
 from taso_py.driver.optimize import optimize_source
 from taso_py.driver.result import Optimized
 from taso_py.effort import EFFORTS
+from taso_py.engines.engine import Engine, Runner
 from taso_py.engines.table import ENGINES
 from taso_py.judging import evaluation
 from taso_py.judging.evaluation import Evaluation
@@ -29,7 +30,18 @@ SECONDS = {ORIGINAL: 4.0, EAGER: 2.0, SESSION: 2.1}
 """Of the first race."""
 
 
-def _optimized(monkeypatch: pytest.MonkeyPatch, *races: Race) -> tuple[Optimized, list[list[str]]]:
+class Compiler(Engine):
+    """Runs modules as they are."""
+
+    name, is_compiler = "compiler", True
+
+    def _runner(self, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> Runner:
+        return module
+
+
+def _optimized(
+    monkeypatch: pytest.MonkeyPatch, *races: Race, other: Engine = ENGINES["onnxruntime"]
+) -> tuple[Optimized, list[list[str]]]:
     """Return what comes of a model where two engines are raced with these results, and who is in each race."""
     held, left = list[list[str]](), list(races)
 
@@ -42,7 +54,7 @@ def _optimized(monkeypatch: pytest.MonkeyPatch, *races: Race) -> tuple[Optimized
 
     monkeypatch.setattr(evaluation, "race", race)
     monkeypatch.setattr(evaluation, "confirm", confirm)
-    engines = [ENGINES["eager"], ENGINES["onnxruntime"]]
+    engines = [ENGINES["eager"], other]
     monkeypatch.setattr(selection, "engines_to_try", lambda *_: (engines, []))
     model = nn.Sequential(nn.Linear(64, 64), nn.Sigmoid()).eval()
     options = Options(time_limit=1.0, race_seconds=0.1, kernels=False, cache=False)
@@ -76,6 +88,17 @@ def test_a_lead_that_holds_needs_no_note(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_what_is_decided_is_not_raced_again(stop: RaceStop, short: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     found, held = _optimized(monkeypatch, _race(SECONDS, stop, short))
     assert (len(held), found.report.runtime) == (1, "eager")
+
+
+@pytest.mark.parametrize("compiled_s", [1.6, 2.4])
+def test_a_compiler_is_raced_with_the_fastest_of_all_else(compiled_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "unchanged graph, compiler"
+    first = _race({ORIGINAL: 4.0, EAGER: 2.0}, RaceStop.CLEAR)
+    second = _race({ORIGINAL: 4.0, EAGER: 2.0, name: compiled_s}, RaceStop.CLEAR)
+    found, held = _optimized(monkeypatch, first, second, other=Compiler())
+    assert held == [[ORIGINAL, EAGER], [ORIGINAL, EAGER, name]]
+    assert found.report.runtime == ("compiler" if compiled_s < 2 else "eager")
+    assert {*found.report.engines} == {"eager", "compiler"}
 
 
 def test_an_interrupt_before_the_first_round_among_engines_leaves_the_leader(monkeypatch: pytest.MonkeyPatch) -> None:

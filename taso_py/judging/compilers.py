@@ -19,8 +19,9 @@ from taso_py.ir.node import is_running
 from taso_py.judging.finalists import EngineSearch, Finalist
 from taso_py.judging.plausible import PYTHON_S
 from taso_py.judging.timing import TIE, Race
+from taso_py.ops.opaque import Opaque
 
-OFF = 1.25
+OFF = 2.0
 """Factor by which a run may exceed its estimate; more is work that has no price, which a compiler may do better."""
 
 
@@ -73,6 +74,8 @@ def promising(
 def _least_seconds(finalist: Finalist, run_s: float, library_seconds: Callable[[Graph], float]) -> float:
     """Return a lower bound on the time of a graph in a compiler, given that of its run in eager mode."""
     graph, estimate_s = finalist.candidate.graph, finalist.candidate.seconds
+    if any(isinstance(node.op, Opaque) for node in graph.nodes):
+        return 0.0  # such operators have no price
     library_s, called_s = library_seconds(graph), PYTHON_S * sum(map(is_running, graph.nodes))
     if not (estimate_s > 0 and math.isfinite(estimate_s) and math.isfinite(library_s)):
         return 0.0

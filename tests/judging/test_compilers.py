@@ -58,7 +58,7 @@ def _promising(found: EngineSearch, seconds: Mapping[str, float]) -> tuple[list[
         (10.0, 1.9, False),  # libraries alone take two seconds
         (10.0, 2.1, True),
         (12.0, 2.1, False),  # all takes longer in the run than estimated, and so do they
-        (100.0, 2.6, True),  # so far off that other work must have no price
+        (100.0, 4.1, True),  # so far off that other work must have no price
         (5.0, 1.1, True),
         (10.0, 20.0, True),
     ],

@@ -37,6 +37,8 @@ CONFIDENCE = 0.95
 WIDTH = 0.02
 MIN_SAMPLES = 10
 MAX_SAMPLES = 1000
+FAR = 10
+"""Factor by which a call may exceed a sample that is long enough so that one is surely enough."""
 MAX_REPEATS = 100_000
 MOST_CAPTURED, CAPTURED_S = 64, 2e-3
 """The most calls in a CUDA graph that is timed, and about how long they take: starting it adds a percent at most."""
@@ -260,11 +262,13 @@ def summary(ordered: Sequence[float], confidence: float = CONFIDENCE) -> Latency
 def calibrate(clock: Clock, timer: Timer, *, deadline: float = math.inf, sample_s: float = 0.0) -> int:
     """Warm up, and return the number of calls whose sample lasts ``sample_s`` seconds and is long enough for the clock.
 
-    The faster of two readings counts; otherwise an interruption of the only one would lead to too few calls. After the
-    ``deadline``, in the clock's seconds, the number reached is returned.
+    The faster of two readings counts; otherwise an interruption of the only one would lead to too few calls. A call
+    that takes `FAR` times as long, even if it is the first, needs no others. After the ``deadline``, in the clock's
+    seconds, the number reached is returned.
     """
     sample_s = max(sample_s, clock.min_sample_s)
-    timer(1)
+    if timer(1) >= FAR * sample_s > 0:
+        return 1
     repeats = 1
     while clock.now() < deadline and repeats < MAX_REPEATS:
         spent = min(timer(repeats), timer(repeats))

@@ -34,7 +34,7 @@ from taso_py.collector import collector_paused
 from taso_py.ir.types import TensorType
 
 WARM_UP = 3
-MIN_ROUNDS, MAX_ROUNDS = 7, 200
+MIN_ROUNDS, MAX_ROUNDS = 5, 200
 COSTED_MARKS = 1000
 HELD, LONGEST_HELD_S = 4.0, 0.05
 """Time for which a GPU is held up, relative to the module's, and the longest."""
@@ -179,10 +179,14 @@ def time_parts(
     marks = _Marks(device)
     courses = [_TimedModule(module, *_with_marks(module, marks)) for module in modules]
     with collector_paused():
-        for course in courses * WARM_UP:
-            for module in (course.module, course.marked):
-                restore()
-                module(*args, **kwargs)
+        start = time.perf_counter()
+        for done in range(WARM_UP):
+            if done and time.perf_counter() - start > seconds:
+                break
+            for course in courses:
+                for module in (course.module, course.marked):
+                    restore()
+                    module(*args, **kwargs)
         marks.taken.clear()
         start = time.perf_counter()
         for done in range(MAX_ROUNDS):

@@ -44,6 +44,8 @@ MIN_ROUNDS = 6
 """Fewest rounds that give an interval at 95 %."""
 CONFIRMING_ROUNDS = 10
 """Fewest rounds of a confirming race, however slow the model, so that one disturbed round does not decide."""
+OBVIOUS = 0.05
+"""Lead that is timed for as many rounds again, however slow the model: it is unsure for the noise, not for its size."""
 LOOKS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)
 """Shares of its rounds or seconds after which a confirming race is checked for a clear result."""
 PROSPECT = 0.25
@@ -192,7 +194,8 @@ def confirm(
         winner: the winner of the race.
         device: where they run; ignored if a clock is given.
         rounds: how many rounds there are at most before the check that is due after ``seconds``.
-        seconds: how long the race lasts if it is not clear earlier; if a lead is uncertain, up to four times as long.
+        seconds: how long the race lasts if it is not clear earlier; if a lead is uncertain, up to four times as long,
+            or longer for the rounds that a slow model needs.
         clock: the clock to use; by default that of the device.
         seed: seed of the order within the rounds.
         doubt: the allowed probability that the interval misses the true ratio.
@@ -212,10 +215,13 @@ def confirm(
     for share in LOOKS:
         if found is not None and not _needs_more_rounds(found, is_due=elapsed >= 1):
             break
-        more = max(min(CONFIRMING_ROUNDS, rounds), round(rounds * share)) - course.rounds
+        least = CONFIRMING_ROUNDS
+        if found is not None and share > 1 and found.ratio("winner").median > 1 + OBVIOUS:
+            least *= 2
+        more = max(min(least, rounds), round(rounds * share)) - course.rounds
         left = seconds * share - (clock.now() - begun)
-        if found is None or (more > 0 and left > 0):
-            stop = course.run(CONFIRMING_ROUNDS, more, left, until_clear=False)
+        if found is None or (more > 0 and (left > 0 or course.rounds < least)):
+            stop = course.run(least, more, left, until_clear=False)
             found = Race(course.times(), stop, 1 - doubt / len(LOOKS), watch.contention())
         elapsed = share
     assert found is not None

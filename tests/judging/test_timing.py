@@ -269,6 +269,21 @@ def test_a_slow_model_is_confirmed_by_enough_rounds_though_they_take_longer() ->
     assert confirm(*pair, device="cpu", rounds=8, seconds=5.0, clock=Machine()).rounds == 8
 
 
+def test_a_large_lead_in_doubt_gets_as_many_rounds_again_however_slow_the_model() -> None:
+    """Noise hides a lead of a fifth in ten rounds; it does not pay to look for one of a hundredth."""
+
+    def confirmed(lead: float) -> list[tuple[int, bool]]:
+        pair = runners(original=2.0 * lead, a=2.0).values()
+        machines = [Machine(noise=0.15, rng=random.Random(seed)) for seed in range(60)]
+        races = [confirm(*pair, device="cpu", seconds=5.0, clock=machine) for machine in machines]
+        return [(race.rounds, race.ratio("winner").faster) for race in races]
+
+    led, tied = Counter(confirmed(1.25)), Counter(confirmed(1.0))
+    assert {rounds for rounds, _ in led} == {10, 20}
+    assert led[20, True] > 3 * led[10, True]
+    assert tied[10, True] + tied[20, True] <= 3
+
+
 def test_a_lead_in_doubt_is_timed_for_longer() -> None:
     """Ten rounds show little of half a percent, and forty much; a tie is mostly given up at once, and never sure."""
 

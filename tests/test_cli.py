@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from types import ModuleType
 
@@ -286,24 +287,27 @@ def test_verify_fails_a_rule_that_understates_its_numerics(tmp_path: Path, capsy
 
 
 def _interrupted_verification(path: Path, count: int) -> tuple[int, str, str]:
-    """Exit status and output of a verification of so many rules that is interrupted once the first are proved."""
-    many = (MERGE.replace("[P,K]", f"[P+{n},K]").replace("N+P", f"N+P+{n}") for n in range(count))
+    """Exit status, output and last line for a user of a verification that is interrupted once some rules are proved."""
+    sizes = (divmod(n, 40) for n in range(count))  # small ones, since they are tried, too
+    many = (MERGE.replace("M,K", f"M+{m},K").replace("P,K", f"P+{p},K").replace("N+P", f"N+P+{p}") for m, p in sizes)
     path.write_text("\n".join(many))
     command = [sys.executable, "-m", "taso_py.cli", "verify", str(path), "--jobs", "2"]
+    screen, terminal = os.openpty()  # progress in a file is written four times a minute
+    termios.tcsetwinsize(screen, (24, 80))
     with interruptible_children():
-        started = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-    with started as process:
-        assert process.stderr is not None
-        shown = read = ""
-        while re.search(rf" [1-9]\d*/{count}", shown) is None and (read := process.stderr.read(1)):
-            shown += read
-        assert read, shown
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate()
-    return process.returncode, out, err
+        started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=terminal, text=True, start_new_session=True)
+    os.close(terminal)
+    shown, is_interrupted = b"", False
+    with started as process, open(screen, "rb", buffering=0) as err:
+        with contextlib.suppress(OSError):  # at the end
+            while read := err.read(4096):
+                shown += read
+                if not is_interrupted and re.search(rf" [1-9]\d*/{count}".encode(), shown):
+                    is_interrupted = True
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(process.pid, signal.SIGINT)
+        out, _ = process.communicate()
+    return process.returncode, out, shown.decode()
 
 
 def test_an_interrupted_verification_ends_quietly(model: Path) -> None:

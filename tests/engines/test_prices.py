@@ -225,6 +225,21 @@ def test_what_is_computed_with_a_convolution_is_priced_in_each_order_of_its_imag
     assert len(engine.models) == 3, "the convolution, and two small ones to tell what is fused"
 
 
+@pytest.mark.parametrize(("bias", "is_free"), [(Weight("b", tensor(8)), True), (Input("b", tensor(8)), False)])
+def test_a_bias_costs_a_convolution_nothing(
+    bias: Weight | Input, is_free: bool, latencies: Callable[..., SessionLatencies]
+) -> None:
+    biased = make(CONVOLUTION.op, [*CONVOLUTION.inputs, make(bias).value])
+    found = latencies(engine := Told(times(calls._copies([CONVOLUTION], 1 << 20))))
+    bare = found.of_cover(single_node_cover(CONVOLUTION), Format.DENSE)
+    if is_free:
+        assert found.of_cover(single_node_cover(biased), Format.DENSE) == bare
+        assert len(engine.models) == 1
+    else:
+        found.of_cover(single_node_cover(biased), Format.DENSE)
+        assert len(engine.models) == 2
+
+
 def test_latencies_are_those_of_a_version(
     latencies: Callable[..., SessionLatencies], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,13 +31,12 @@ lint: $(STAMP) ## ruff check, ruff format --check, pyright
 	$(BIN)/pyright
 
 # Two workers, not one a core: each holds its own torch, and tests that build models would otherwise compete for memory.
-# Each begins with a half of the tests, so that what the tests of a file share is made once.
 test: lint ## lint, then the test suite
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 2
 
 oldest: build/constraints-oldest.txt ## the test suite with the oldest PyTorch that is supported, in .venv-oldest
 	@$(MAKE) --no-print-directory VENV=.venv-oldest CONSTRAINTS=$< venv
-	.venv-oldest/bin/pytest -n 2 --dist worksteal
+	.venv-oldest/bin/pytest -n 2
 
 build/constraints-oldest.txt: constraints.txt constraints-oldest.txt
 	@mkdir -p $(@D)

@@ -116,7 +116,9 @@ class Searches:
                 return follow(graph, self.trace, self.rules, cost, limits)
             found = search(
                 graph, self._matcher, cost, options.search, each, progress=options.progress, refines=is_first
-            ).worthwhile()
+            )
+            if options.search not in TEMPLATES:  # these apply their rules whatever the cost
+                found = found.worthwhile()
         if bodies:
             with phases.phase("bodies", "of control flow, as graphs of their own"):
                 # In PyTorch bodies run by its own calls; engines for whole graphs compute them like all else.

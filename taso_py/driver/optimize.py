@@ -18,12 +18,12 @@ from torch.export import ExportedProgram
 from taso_py.backend import Program
 from taso_py.checking.resize import OpenInputs, open_size_notes
 from taso_py.driver.decisions import Winners
-from taso_py.driver.planning import library_seconds_of, planner_of
+from taso_py.driver.planning import planner_of
 from taso_py.driver.prepare import PreparedSource, prepare, source_of
 from taso_py.driver.reporting import Findings, bounds_of, measurement_notes, peaks_of, report_of, storage_notes
 from taso_py.driver.result import Optimized
 from taso_py.driver.searches import Searches, rules_for
-from taso_py.driver.selection import select
+from taso_py.driver.selection import library_seconds_of, select
 from taso_py.driver.write import check_output, write
 from taso_py.judging.evaluation import Evaluation, EvaluationOutcome
 from taso_py.latency.contention import Watch

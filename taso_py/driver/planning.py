@@ -6,15 +6,12 @@ Invariant: a plan for an engine names only kernels of that engine's table.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 
 from taso_py.backend import NO_PLAN, Plan
 from taso_py.backend.plan import Format
 from taso_py.cost.model import CostModel
-from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Engine
-from taso_py.engines.names import AUTO
+from taso_py.engines.engine import PYTORCH_PRICES, Engine
 from taso_py.ir.graph import Graph
-from taso_py.judging.plausible import library_seconds
 from taso_py.kernels.table import PLAIN
 from taso_py.kernels.tile import Tile
 from taso_py.rules.verdict import Numerics
@@ -69,17 +66,3 @@ def planner_of(costs: Mapping[str, CostModel]) -> Callable[[Graph, Engine], Plan
         return NO_PLAN if planner is None else planner(graph, engine)
 
     return plan
-
-
-def library_seconds_of(runtime: str, costs: Mapping[str, CostModel]) -> Callable[[Graph], float] | None:
-    """Return a function from a graph to the time that libraries take for it, by which compilers are left out.
-
-    Return None if all are tried, since the user names one, or the libraries' latencies were not measured.
-
-    Args:
-        runtime: the user's choice.
-        costs: the cost models by the name of their prices.
-    """
-    if runtime != AUTO or KERNEL_PRICES not in costs:
-        return None
-    return partial(library_seconds, cost=costs[KERNEL_PRICES])

@@ -162,7 +162,7 @@ def report_of(found: Findings) -> Report:
 
 
 def _engines(outcome: EvaluationOutcome) -> dict[str, EngineSpeedups]:
-    """Return the speed-ups of each engine in the last race that it was in."""
+    """Return the speed-ups of each engine, each graph's by the last race that it was in."""
     found: dict[str, EngineSpeedups] = {}
     for name, race in outcome.last_races.items():
         if name == race.baseline:

@@ -9,21 +9,25 @@ Invariant: an engine that the user names is tried.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
 
 import torch
 
-from taso_py.backend import UNLIMITED, Program, fold
+from taso_py.backend import NO_PLAN, UNLIMITED, Program, fold
 from taso_py.checking.preserve import preserve_state, repeatable
+from taso_py.cost.model import CostModel
 from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Built, Engine, EngineUnavailableError
 from taso_py.engines.inductor import CAPTURED_FORMS, WHOLE_MODULE_FORMS
 from taso_py.engines.names import AUTO
 from taso_py.engines.table import engines_to_try
 from taso_py.ir.graph import Graph
+from taso_py.judging.building import built_in
 from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.finalists import ORIGINAL
+from taso_py.judging.plausible import library_seconds
 from taso_py.judging.timing import race
 from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
@@ -155,14 +159,11 @@ def _unchanged(
 ) -> tuple[dict[str, Built], list[str]]:
     """Return the unchanged graph in the first engine of each group that takes whole graphs, and notes on failures."""
     folded, built, notes = fold(program, UNLIMITED), dict[str, Built](), list[str]()
-    arguments = source.args, source.kwargs
     for prices, (engine, *_) in groups.items():
         if prices == KERNEL_PRICES:
             continue
         try:
-            module = engine.build(folded)
-            with preserve_state(program, [module], arguments):
-                built[prices] = Built(module, engine.prepare(module, *arguments, bool(program.open)))
+            built[prices] = built_in(engine, folded, NO_PLAN, source, program)
         except EngineUnavailableError as error:
             notes.append(str(error))
     return built, notes
@@ -201,3 +202,17 @@ def by_prices(engines: Sequence[Engine]) -> Mapping[str, Sequence[Engine]]:
     for engine in engines:
         groups.setdefault(engine.prices, []).append(engine)
     return groups
+
+
+def library_seconds_of(runtime: str, costs: Mapping[str, CostModel]) -> Callable[[Graph], float] | None:
+    """Return a function from a graph to the time that libraries take for it, by which compilers are left out.
+
+    Return None if all are tried, since the user names one, or the libraries' latencies were not measured.
+
+    Args:
+        runtime: the user's choice.
+        costs: the cost models by the name of their prices.
+    """
+    if runtime != AUTO or KERNEL_PRICES not in costs:
+        return None
+    return partial(library_seconds, cost=costs[KERNEL_PRICES])

@@ -43,6 +43,11 @@ def _source(value: Value) -> Node:
     return node
 
 
+def is_library_call(node: Node) -> bool:
+    """Return whether a compiler leaves a node to a library: a product, a convolution or attention."""
+    return node.op.is_contraction or isinstance(node.op, Attention)
+
+
 def _is_call(node: Node) -> bool:
     """Return whether a compiler leaves a node to a library, or knows nothing about it."""
-    return node.op.is_contraction or isinstance(node.op, Attention | Opaque)
+    return is_library_call(node) or isinstance(node.op, Opaque)

@@ -25,6 +25,24 @@ COMPILED_FINALISTS = 1
 """The number of rewritten graphs that are built for compilers, which take up to a minute for each."""
 
 
+def built_in(engine: Engine, program: Program, plan: Plan, source: Source, original: Program) -> Built:
+    """Return a program built for an engine, after a first call that leaves the state of the model as it was.
+
+    Args:
+        engine: the engine.
+        program: the program; parts that depend on weights only have been folded.
+        plan: the kernels that compute it.
+        source: the model, with the arguments of the call.
+        original: the model as a program.
+
+    Raises:
+        EngineUnavailableError: the engine cannot run the program here.
+    """
+    module = engine.build(program, plan)
+    with preserve_state(original, [module], (source.args, source.kwargs)):
+        return Built(module, engine.prepare(module, source.args, source.kwargs, resizable=bool(original.open)))
+
+
 @dataclass(frozen=True)
 class FinalistBuilder:
     """Builds the finalists of one model."""
@@ -35,7 +53,7 @@ class FinalistBuilder:
     """Chooses kernels and memory formats for an engine."""
     built: Mapping[str, Built]
     """The unchanged graph in engines, by name, as far as it was built before."""
-    notes: list[str]
+    note: Callable[[str], None]
     """Takes the reasons of engines that cannot run a graph."""
     _taken: set[str] = field(default_factory=lambda: {ORIGINAL})
     """The names of finalists so far."""
@@ -65,7 +83,7 @@ class FinalistBuilder:
                 try:
                     yield from self._of(candidate, usable)
                 except torch.OutOfMemoryError as error:
-                    self._note(f"{describe(candidate)}: not built, out of memory ({first_line(error)})")
+                    self.note(f"{describe(candidate)}: not built, out of memory ({first_line(error)})")
 
     def _original(self) -> tuple[nn.Module, str]:
         """Return the module that results are compared with and that is returned if nothing is faster, and its engine.
@@ -85,9 +103,9 @@ class FinalistBuilder:
             plan = self.planner(program.graph, engine)
             built = None if candidate.applied else self.built.get(engine.name)
             try:
-                built = built or self._built(program, plan, engine)
+                built = built or built_in(engine, program, plan, self.source, self.program)
             except EngineUnavailableError as error:
-                self._note(str(error))
+                self.note(str(error))
                 continue
             yield Finalist(
                 unique(f"{describe(candidate)}, {engine.name}", self._taken),
@@ -98,13 +116,3 @@ class FinalistBuilder:
                 runner=built.runner,
                 module=built.module,
             )
-
-    def _built(self, program: Program, plan: Plan, engine: Engine) -> Built:
-        arguments, resizable = (self.source.args, self.source.kwargs), bool(self.program.open)
-        module = engine.build(program, plan)
-        with preserve_state(self.program, [module], arguments):
-            return Built(module, engine.prepare(module, *arguments, resizable=resizable))
-
-    def _note(self, text: str) -> None:
-        if text not in self.notes:
-            self.notes.append(text)

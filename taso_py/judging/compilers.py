@@ -45,7 +45,7 @@ def promising(
     race: Race,
     library_seconds: Callable[[Graph], float],
 ) -> tuple[Sequence[EngineSearch], Sequence[str]]:
-    """Return those searches whose compilers may still win, and a note on each of the others.
+    """Return the searches if their compilers may still win; otherwise none, and a note.
 
     Args:
         waiting: searches with the compilers that waited for the race.
@@ -55,20 +55,16 @@ def promising(
     """
     raced = [(finalists[name], median(times)) for name, times in race.times.items() if times]
     best, best_s = min(raced, key=lambda one: one[1])
-    kept, notes = list[EngineSearch](), list[str]()
-    for found in waiting:
-        bounds = [
-            _least_seconds(finalist, run_s, library_seconds)
-            for finalist, run_s in raced
-            if not finalist.is_original and _is_eager(finalist.engine) and finalist.candidate in found.result.candidates
-        ]
-        if min(bounds, default=0.0) <= (1 - TIE) * best_s:
-            kept.append(found)
-        else:
-            names = ", ".join(engine.name for engine in found.engines)
-            what = "matrix products and attention alone take longer there than the whole model in"
-            notes.append(f"{names}: not tried, since {what} {best.engine.name}")
-    return kept, notes
+    bounds = [
+        _least_seconds(finalist, run_s, library_seconds)
+        for finalist, run_s in raced
+        if not finalist.is_original and _is_eager(finalist.engine)
+    ]
+    if min(bounds, default=0.0) <= (1 - TIE) * best_s:
+        return waiting, ()
+    names = ", ".join(engine.name for found in waiting for engine in found.engines)
+    what = "matrix products and attention alone take longer there than the whole model in"
+    return (), [f"{names}: not tried, since {what} {best.engine.name}"]
 
 
 def _least_seconds(finalist: Finalist, run_s: float, library_seconds: Callable[[Graph], float]) -> float:

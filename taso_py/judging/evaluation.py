@@ -142,7 +142,7 @@ class Evaluation:
             KeyboardInterrupt: it came before the first round of the race, or of a confirming race, was complete.
         """
         now, waiting = (searches, ()) if self.library_seconds is None else without_waiting(searches)
-        builder = FinalistBuilder(self.source, self.program, self.planner, self.built, self.notes)
+        builder = FinalistBuilder(self.source, self.program, self.planner, self.built, self._note)
         with self.phases.phase("build", "modules to time, of the best graphs"):
             finalists = {finalist.name: finalist for finalist in builder.all(now, others)}
         first = self._race(finalists, "these against the original", self.seed)
@@ -159,7 +159,7 @@ class Evaluation:
         first: Race,
     ) -> Mapping[str, Finalist]:
         """Return the graphs by compilers that may win after all else was raced, by name."""
-        if self.library_seconds is None or self.is_interrupted:
+        if self.library_seconds is None or not waiting or self.is_interrupted:
             return {}
         searches, hopeless = promising(waiting, finalists, first, self.library_seconds)
         self._note(*hopeless)
@@ -175,21 +175,20 @@ class Evaluation:
         """
         gainless = set[str]()
         for number, name in enumerate(standings.ahead):
+            if number and self.is_interrupted:
+                break
             # Each may win by chance. Halving the error probability from one to the next bounds the total by 5 %.
             finalist, rules_race, doubt = standings.finalists[name], None, (1 - CONFIDENCE) / 2**number
-            has_rules, engine = bool(finalist.candidate.applied), finalist.engine.name
-            if has_rules and engine in gainless:
-                continue
-            if has_rules:  # first, since rules gain less than engines, and so fail more often
+            if finalist.candidate.applied:  # first, since rules gain less than engines, and so fail more often
+                if finalist.engine.name in gainless:
+                    continue
                 rules_race = self._confirmed(standings.unchanged(finalist), finalist, doubt, "the unchanged graph")
-            if has_rules and rules_race is None:
-                gainless.add(engine)
-            else:
-                outcome = self._confirmed_outcome(finalist, standings, doubt, rules_race)
-                if outcome is not None:
-                    return outcome
-            if self.is_interrupted:
-                break
+                if rules_race is None:
+                    gainless.add(finalist.engine.name)
+                    continue
+            outcome = self._confirmed_outcome(finalist, standings, doubt, rules_race)
+            if outcome is not None:
+                return outcome
         return self._original_wins(standings)
 
     def _race(self, finalists: Mapping[str, Finalist], about: str, seed: int) -> Race:

@@ -123,8 +123,9 @@ def by_engine(fastest: Sequence[str], ranking: Sequence[str], finalists: Mapping
         ranking: names of finalists, the fastest first; those of other engines come last.
         finalists: the finalists by name.
     """
-    beside = [[one for one in ranking if finalists[one].engine is finalists[name].engine] for name in fastest]
-    led = [one for name, others in zip(fastest, beside, strict=True) for one in (name, *others)]
+    led = list[str]()
+    for name in fastest:
+        led += [name, *(one for one in ranking if finalists[one].engine is finalists[name].engine)]
     return [*dict.fromkeys([*led, *ranking])]
 
 

@@ -18,6 +18,7 @@ from statistics import median
 from torch import nn
 
 from taso_py.cost.model import CostModel
+from taso_py.engines.fusing import is_library_call
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, is_running
 from taso_py.ir.types import DType
@@ -25,7 +26,6 @@ from taso_py.kernels.table import PLAIN
 from taso_py.latency.contention import Contention
 from taso_py.latency.roofline import Roofline
 from taso_py.ops.contraction import Conv2d
-from taso_py.ops.normalization import Attention
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.work import value_bytes, work
 
@@ -82,8 +82,7 @@ def bounds(
 
 def library_seconds(graph: Graph, cost: CostModel) -> float:
     """Return the sum of the latencies of a graph's products, convolutions and attention, each by its best kernel."""
-    called = [n for n in graph.nodes if (n.op.is_contraction or isinstance(n.op, Attention)) and is_running(n)]
-    return sum(map(cost.node_cost, called))
+    return sum(cost.node_cost(node) for node in graph.nodes if is_library_call(node) and is_running(node))
 
 
 def _roof_s(graph: Graph, roofline: Roofline) -> float:

@@ -220,7 +220,7 @@ def confirm(
             least *= 2
         more = max(min(least, rounds), round(rounds * share)) - course.rounds
         left = seconds * share - (clock.now() - begun)
-        if found is None or (more > 0 and (left > 0 or course.rounds < least)):
+        if found is None or more > 0:
             stop = course.run(least, more, left, until_clear=False)
             found = Race(course.times(), stop, 1 - doubt / len(LOOKS), watch.contention())
         elapsed = share

@@ -178,15 +178,15 @@ def time_parts(
     """
     marks = _Marks(device)
     courses = [_TimedModule(module, *_with_marks(module, marks)) for module in modules]
+    timed = [module for course in courses for module in (course.module, course.marked)]
     with collector_paused():
         start = time.perf_counter()
         for done in range(WARM_UP):
             if done and time.perf_counter() - start > seconds:
                 break
-            for course in courses:
-                for module in (course.module, course.marked):
-                    restore()
-                    module(*args, **kwargs)
+            for module in timed:
+                restore()
+                module(*args, **kwargs)
         marks.taken.clear()
         start = time.perf_counter()
         for done in range(MAX_ROUNDS):

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from taso_py.ir.node import Node, Value
-from taso_py.ir.operator import Operator
-from taso_py.rules.index import GraphIndex, crowds
+from taso_py.rules.index import GraphIndex, is_crowded
 from taso_py.rules.pattern import Bindings, JoinPoint, OperandRef, Pattern, PatternOperator
 
 _Agenda: TypeAlias = list[tuple[OperandRef, Value]]
@@ -148,7 +147,8 @@ class _Embedding:
             nodes = [node for node in nodes if _may_read(node, operator, bound)]
         if join_point.index in self._roots:
             taken = [node for node in map(bound.nodes.__getitem__, self._roots) if node is not None]
-            if taken and self._shared and self._is_crowded(bound, kind):
+            shared = (_readers(self._index, bound, slot) for slot in self._shared)
+            if taken and self._shared and is_crowded(kind, shared):
                 return ()
             nodes = [node for node in nodes if node not in taken]
             if self._is_parallel:
@@ -159,10 +159,6 @@ class _Embedding:
             if earlier is not None:
                 nodes = [node for node in nodes if place[node] >= place[earlier]]
         return nodes
-
-    def _is_crowded(self, bound: Bindings, kind: type[Operator]) -> bool:
-        """Return whether too many operators of a kind read what all roots do: those are merged at once, by lemmas."""
-        return all(kind in crowds(_readers(self._index, bound, slot)) for slot in self._shared)
 
 
 def _may_read(node: Node, operator: PatternOperator, bound: Bindings) -> bool:

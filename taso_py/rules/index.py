@@ -6,7 +6,7 @@ Invariant: an index contains nothing that the graph does not determine; it cache
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 
 from taso_py.ir.graph import Graph
@@ -23,6 +23,11 @@ def crowds(readers: Collection[Node], most: int = MOST_SIBLINGS) -> Set[type[Ope
         return frozenset()
     counts = Counter(type(node.op) for node in readers)
     return {kind for kind, count in counts.items() if count > most}
+
+
+def is_crowded(kind: type[Operator], readers: Iterable[Collection[Node]]) -> bool:
+    """Return whether each of some values has too many readers of a kind: those are merged at once, by lemmas."""
+    return all(kind in crowds(of_one) for of_one in readers)
 
 
 class GraphIndex:

@@ -26,7 +26,7 @@ from taso_py.ops.scalar import Condition
 from taso_py.ops.signs import sign_of
 from taso_py.rules.anchors import Anchors
 from taso_py.rules.embed import embeddings
-from taso_py.rules.index import GraphIndex, crowds
+from taso_py.rules.index import GraphIndex, is_crowded
 from taso_py.rules.pattern import MARK, Bindings, Pattern, Size, compile_pattern
 from taso_py.rules.ruleset import RuleSet
 from taso_py.rules.substitution import Substitution, key
@@ -260,7 +260,7 @@ class _Search:
             return False
         operands, kinds = [node for node, _ in match.values.values()], {type(node.op) for node, _ in match.outputs}
         shared = [(operands if slot.is_variable else match.nodes)[slot.number] for slot in self.pattern.shared]
-        return all(kinds <= crowds(index.users[node]) for node in shared)
+        return all(is_crowded(kind, [index.users[node] for node in shared]) for kind in kinds)
 
     def _exchange(self, move: Symmetry) -> Callable[[Sequence[int]], Identity]:
         """Return the function that maps an identity to the one after a symmetry."""

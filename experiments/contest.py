@@ -2,7 +2,8 @@
 
 Two sessions of one graph differ by up to a third in one process, depending on where their weights and buffers lie in
 memory and on state that other engines left in the process. So each contestant has a process in which nothing else runs,
-and is built anew for every heat. A ratio is that of two contestants in a heat; its interval is over heats.
+and is built anew for every heat unless it is far behind. A ratio is that of two contestants in a heat; its interval is
+over heats.
 
 Invariant: a contestant's threads are asleep before another one's turn begins.
 """
@@ -38,6 +39,9 @@ as building a model."""
 NEAR = 1.25
 """A relative of a contestant is raced if that contestant takes at most this many times as long as the fastest. In 46
 rows of ``end_to_end`` on two processors another form of Inductor was at most 1.13 times as fast as ``max-autotune``."""
+FAR = 1.4
+"""A contestant that takes more than this many times as long as the fastest in the first heat keeps that build: builds
+of one contestant differ by up to a third, and those that are far behind are mostly those that take minutes to build."""
 SHIFT_BYTES = 1 << 20
 """Memory that is allocated for good before the build of the last heat, proportionally less before earlier ones, so that
 each build has other addresses."""
@@ -158,7 +162,7 @@ def contest(
     heats: int = HEATS,
     relatives: Mapping[str, str] = MappingProxyType({}),
 ) -> Contest:
-    """Race contestants in heats, for each of which all are built anew.
+    """Race contestants in heats, for each of which all but those far behind are built anew.
 
     Args:
         makes: their builders by name, the baseline first.
@@ -176,10 +180,13 @@ def contest(
     with _started(makes) as running:
         if relatives:
             missing |= _leave_out_relatives(running, relatives, seconds / heats, seed)
+        far: set[str] = set()
         for heat in range(heats):
-            missing |= _build_all(running, heat)
+            missing |= _build_all(running, heat, but=far)
             for name, middle in _heat(running, seconds / heats, seed + heat).items():
                 found.setdefault(name, []).append(middle)
+            first = {name: middles[0] for name, middles in found.items()}
+            far = {name for name, middle in first.items() if middle > FAR * min(first.values())}
         times = {name: tuple(found[name]) for name in running}
         fastest = min(times, key=lambda name: times[name][-1])
         others = [contestant for name, contestant in running.items() if name != fastest]

@@ -92,7 +92,7 @@ def optimize_source(
         trace: the steps to apply in place of a search.
     """
     saves = output is not None
-    check_output(output, forms)
+    check_output(output, forms, options.runtime, is_onnx=source.onnx is not None)
     with prepare(source, options, program, saves=saves) as ready:
         optimized, outcome = search_and_evaluate(ready, Searches(ready, rules, trace), saves=saves)
         return optimized if output is None else write(optimized, ready, outcome, output=output, forms=forms)
@@ -105,12 +105,11 @@ def search_and_evaluate(
     source, program, options, phases = ready.source, ready.program, ready.options, ready.phases
     selection = select(ready.expected, options, phases, searches.rules)
     with LatencyDatabase() as database:
-        costs = {prices: searches.cost_of(group, database) for prices, group in selection.searched.items()}
         winners = Winners(program, options, searches.rules) if options.cache and searches.trace is None else None
         last = winners.last() if winners else None
         share = winners.share(last) if winners else 1.0
         watch = Watch(program.device)
-        found = searches.run(selection, costs, last, share)
+        found, costs, selection = searches.run(selection, database, last, share)
         measuring = watch.contention()
         evaluation = Evaluation(
             ready.expected,

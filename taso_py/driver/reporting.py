@@ -24,7 +24,7 @@ from taso_py.ir.graph import Graph
 from taso_py.ir.node import is_running
 from taso_py.ir.types import DType
 from taso_py.judging.evaluation import EvaluationOutcome
-from taso_py.judging.finalists import EngineSearch, Finalist
+from taso_py.judging.finalists import EngineSearch, Finalist, result_for
 from taso_py.judging.plausible import Bounds, bounds, estimate_note, why_withheld
 from taso_py.judging.timing import Race, Ratio
 from taso_py.latency.contention import Contention
@@ -63,8 +63,7 @@ class Findings:
     @property
     def result(self) -> SearchResult:
         """The search result for the winner's engine; that of the first search if no search was for it."""
-        engine = self.outcome.winner.engine
-        return next((one.result for one in self.searches if engine in one.engines), self.searches[0].result)
+        return result_for(self.outcome.winner.engine, self.searches)
 
 
 def bounds_of(source: Source, program: Program, outcome: EvaluationOutcome, costs: Mapping[str, CostModel]) -> Bounds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -77,22 +77,28 @@ class Searches:
         )
 
     def run(
-        self, selection: Selection, costs: Mapping[str, CostModel], last: Trace | None, share: float
-    ) -> list[EngineSearch]:
-        """Run the searches and return their results.
+        self, selection: Selection, database: LatencyDatabase, last: Trace | None, share: float
+    ) -> tuple[list[EngineSearch], dict[str, CostModel], Selection]:
+        """Run the searches, as long as another one may lead to the fastest engine.
+
+        Return their results, the cost models by the name of prices, and the selection without those left out.
 
         Args:
             selection: the engines to search for.
-            costs: cost models by the name of prices.
+            database: the latency database.
             last: the trace of the last winner for this program, which is tried too.
             share: the share of its seconds that each search gets.
         """
-        return [
-            EngineSearch(
-                self._search(costs[prices], engines[0], selection.unchanged_s.get(prices), last, share), engines
-            )
-            for prices, engines in selection.searched.items()
-        ]
+        found, costs, gains, left = list[EngineSearch](), dict[str, CostModel](), dict[str, float](), list[str]()
+        for prices, engines in selection.searched.items():
+            if not selection.may_lead(prices, gains):
+                left.append(prices)
+                continue
+            costs[prices] = self.cost_of(engines, database)
+            result = self._search(costs[prices], engines[0], selection.unchanged_s.get(prices), last, share)
+            found.append(EngineSearch(result, engines))
+            gains[prices] = result.gain
+        return found, costs, selection.without(left)
 
     def _search(
         self, cost: CostModel, engine: Engine, unchanged_s: float | None, last: Trace | None, share: float

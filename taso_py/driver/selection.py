@@ -10,7 +10,7 @@ Invariant: an engine that the user names is tried.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
 
@@ -43,6 +43,8 @@ SCOUT_S = 1.5
 """Seconds to time unchanged graphs for."""
 TIED = 1.05
 """Ratio of times that so short a race does not tell apart."""
+MARGIN = 1.1
+"""Ratio by which such times may be off, and rules gain more in one engine than in another where they gain little."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Selection:
     """The engines that an optimization tries."""
 
     searched: Mapping[str, Sequence[Engine]]
-    """Engines to search for, by the name of their prices."""
+    """Engines to search for, by the name of their prices; where they were ranked, the fastest first."""
     others: Sequence[Engine] = ()
     """Engines that only run the unchanged graph."""
     notes: Sequence[str] = ()
@@ -59,6 +61,37 @@ class Selection:
     are searched for and take whole graphs, unless they fail."""
     built: Mapping[str, Built] = field(default_factory=dict[str, Built])
     """The unchanged graph in the engines that were timed, by name."""
+    expected_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Expected seconds of the unchanged graph by the name of prices, by which the engines were ranked; empty if all are
+    searched for."""
+
+    def may_lead(self, prices: str, gains: Mapping[str, float]) -> bool:
+        """Return whether engines may still be the fastest with rules, given those that were searched for before.
+
+        What rules gain differs between engines the more, the more they gain: at most like its power of 1.5 in 24 models
+        (2.0 in ONNX Runtime and 2.7 in OpenVINO, 1.07 and 1.03; experiments/engines.py).
+
+        Args:
+            prices: the name of the engines' prices.
+            gains: speed-ups by rules, as costs predict them, by the name of prices.
+        """
+        if not (self.expected_s and gains):
+            return True
+        # What is expected of PyTorch's kernels has a gain in it already.
+        own = {searched: 1.0 if searched == KERNEL_PRICES else gain for searched, gain in gains.items()}
+        fastest = min(self.expected_s[searched] / gain for searched, gain in own.items())
+        return self.expected_s[prices] / (MARGIN * max(gains.values()) ** 1.5) < fastest
+
+    def without(self, left: Sequence[str]) -> Selection:
+        """Return the selection with some prices left out, in whose engines only the unchanged graph is tried."""
+        kept = {prices: engines for prices, engines in self.searched.items() if prices not in left}
+        out = [engine for prices in left for engine in self.searched[prices]]
+        if not out:
+            return self
+        names, ((fastest, *_), *_) = ", ".join(engine.name for engine in out), kept.values()
+        said = f"{names}: not searched, since {fastest.name} is faster; --effort thorough searches all"
+        others = [*self.others, *(engine for engine in out if engine.prices != KERNEL_PRICES)]
+        return replace(self, searched=kept, others=others, notes=[*self.notes, said])
 
 
 def engines_for(
@@ -125,14 +158,8 @@ def select(
     seconds = ({KERNEL_PRICES: plain_s / gain} if KERNEL_PRICES in groups else {}) | timed
     ranking = sorted(seconds, key=seconds.__getitem__)
     count = _searched(sorted(seconds.values()), options.effective_effort.families)
-    chosen, left = ranking[:count], ranking[count:]
-    others = [engine for prices in left if prices != KERNEL_PRICES for engine in groups[prices]]
-    said = [engine.name for prices in left for engine in groups[prices]]
-    if said:
-        fastest = groups[ranking[0]][0].name
-        unusable.append(f"{', '.join(said)}: not searched, since {fastest} is faster; --effort thorough searches all")
-    searched = {prices: groups[prices] for prices in groups if prices in chosen}
-    return Selection(searched, others, [*notes, *unusable], timed, made)
+    ranked = Selection({prices: groups[prices] for prices in ranking}, (), [*notes, *unusable], timed, made, seconds)
+    return ranked.without(ranking[count:])
 
 
 def _shortening(graph: Graph, rules: Iterable[Substitution], options: Options) -> float:

@@ -17,7 +17,7 @@ from taso_py.engines.engine import Built, Engine, EngineUnavailableError
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
-from taso_py.judging.finalists import ORIGINAL, EngineSearch, Finalist, describe, unique
+from taso_py.judging.finalists import ORIGINAL, EngineSearch, Finalist, describe, result_for, unique
 from taso_py.models.source import Source
 from taso_py.search.result import Candidate
 
@@ -60,17 +60,17 @@ class FinalistBuilder:
 
     def all(self, searches: Sequence[EngineSearch], others: Sequence[Engine]) -> Iterator[Finalist]:
         """Yield the original, the unchanged graph in other engines, and what searches found in theirs."""
-        unchanged, (original, engine) = searches[0].result.original, self._original()
+        original, name = self._original()
         yield Finalist(
             ORIGINAL,
-            candidate=unchanged,
+            candidate=result_for(ENGINES[name], searches).original,
             program=self.program,
             plan=NO_PLAN,
-            engine=ENGINES[engine],
+            engine=ENGINES[name],
             runner=original,
             module=original,
         )
-        yield from self._of(unchanged, others)
+        yield from self._of(searches[0].result.original, others)
         yield from self.of_searches(searches)
 
     def of_searches(self, searches: Sequence[EngineSearch]) -> Iterator[Finalist]:

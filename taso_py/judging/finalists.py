@@ -27,6 +27,11 @@ class EngineSearch:
     """Engines in which the graphs may run."""
 
 
+def result_for(engine: Engine, searches: Sequence[EngineSearch]) -> SearchResult:
+    """Return the result of the search for an engine; that of the first if the engine was not searched for."""
+    return next((found.result for found in searches if engine in found.engines), searches[0].result)
+
+
 @dataclass(frozen=True)
 class Finalist:
     """A graph built for an engine, or the original module."""

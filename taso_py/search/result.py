@@ -136,6 +136,12 @@ class SearchResult:
         """The cheapest graph."""
         return self.candidates[0]
 
+    @property
+    def gain(self) -> float:
+        """The speed-up of the cheapest graph over the original by its cost; 1 if the original has no such cost."""
+        before, after = self.original.seconds, self.best.seconds
+        return before / after if math.isfinite(before) and after > 0 else 1.0
+
     def worthwhile(self) -> SearchResult:
         """Return the result without graphs that cost hardly less than the original, as far as this has a cost."""
         most = (1 - WORTH) * self.original.seconds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,7 +11,8 @@ from torch import nn
 
 from taso_py.backend import NO_PLAN, Plan, Program
 from taso_py.driver import selection
-from taso_py.driver.selection import engines_for, select
+from taso_py.driver.searches import Searches
+from taso_py.driver.selection import Selection, engines_for, select
 from taso_py.effort import EFFORTS, within
 from taso_py.engines.eager import Eager
 from taso_py.engines.engine import KERNEL_PRICES, Engine, EngineUnavailableError, Runner
@@ -25,6 +26,7 @@ from taso_py.options import Options
 from taso_py.progress import Phases
 from taso_py.rules.database import read_database
 from taso_py.rules.substitution import Substitution
+from taso_py.search.result import Candidate, SearchResult, SearchStop
 from tests.round_trips import Model
 
 CPU = torch.device("cpu")
@@ -55,7 +57,7 @@ def _selected(
     source: Source | None = None,
     rules: Sequence[Substitution] = (),
     **seconds: float,
-) -> selection.Selection:
+) -> Selection:
     """What is selected for a model of which a race shows these seconds, ``original`` among them."""
     monkeypatch.setattr(selection, "engines_to_try", lambda *_: (engines, ["tensorrt: no GPU"]))
 
@@ -71,10 +73,9 @@ def _selected(
 def test_families_that_are_fastest_without_rules_are_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
     engines = [Eager(), Fake("near"), Fake("far"), Fake("fastest")]
     found = _selected(monkeypatch, engines, original=8.0, near=2.0, far=7.0, fastest=1.0)
-    assert list(found.searched) == ["near", "fastest"]
+    assert list(found.searched) == ["fastest", "near"]
     assert [engine.name for engine in found.others] == ["far"]
-    said = "far, eager: not searched, since fastest is faster; --effort thorough searches all"
-    assert said in found.notes or said.replace("far, eager", "eager, far") in found.notes
+    assert "eager, far: not searched, since fastest is faster; --effort thorough searches all" in found.notes
     assert "tensorrt: no GPU" in found.notes
     assert found.unchanged_s == {"near": 2.0, "far": 7.0, "fastest": 1.0}
 
@@ -141,6 +142,41 @@ def test_an_engine_that_ties_with_the_last_one_is_searched_for_too(
     found = _selected(monkeypatch, engines, effort, original=1.2, one=1.0, two=two)
     assert len(found.searched) == count
     assert ("two" in found.searched) == (count == len(engines))
+
+
+@pytest.mark.parametrize(
+    ("gain", "second_s", "may_lead"), [(1.0, 1.08, True), (1.0, 1.12, False), (2.0, 1.5, True), (2.0, 1.6, False)]
+)
+def test_another_engine_is_searched_for_where_rules_may_bring_it_to_the_front(
+    monkeypatch: pytest.MonkeyPatch, gain: float, second_s: float, may_lead: bool
+) -> None:
+    searched: list[str] = []
+
+    def search(_searches: Searches, _cost: object, engine: Engine, *_: object) -> SearchResult:
+        searched.append(engine.name)
+        before, after = (Candidate(GRAPH, GRAPH, seconds, static_bytes=0) for seconds in (gain, 1.0))
+        return SearchResult(before, (after, before), SearchStop.EXHAUSTED, expansions=0, built=0, seconds=0.0)
+
+    monkeypatch.setattr(Searches, "cost_of", lambda *_: None)
+    monkeypatch.setattr(Searches, "_search", search)
+    engines = {name: [Fake(name)] for name in ("one", "two")}
+    ranked = Selection(engines, expected_s={"one": 1.0, "two": second_s})
+    searches, nothing = Searches(cast(Any, None), (), None), cast(Any, None)
+    found, costs, rest = searches.run(ranked, nothing, None, 1.0)
+    assert searched == [*costs] == [*rest.searched] == ["one", "two"][: 1 + may_lead]
+    assert [one.engines for one in found] == [engines[name] for name in searched]
+    assert [engine.name for engine in rest.others] == ([] if may_lead else ["two"])
+    assert ("two: not searched, since one is faster; --effort thorough searches all" in rest.notes) != may_lead
+    searches.run(Selection(engines), nothing, None, 1.0)
+    assert searched[-2:] == ["one", "two"], "they were not ranked, so that all are searched for"
+
+
+def test_what_is_expected_of_kernels_has_a_gain_in_it() -> None:
+    """So it is not taken for a lead twice."""
+    ranked = Selection({}, expected_s={KERNEL_PRICES: 1.0, "one": 1.3})
+    assert not ranked.may_lead("one", {KERNEL_PRICES: 1.0})
+    assert ranked.may_lead("one", {KERNEL_PRICES: 4.0})
+    assert not Selection({}, expected_s={"two": 1.0, "one": 13.0}).may_lead("one", {"two": 4.0})
 
 
 def test_what_an_engine_refuses_is_told_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,9 @@ Invariant: over the real numbers every element has the sign that is found, where
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from weakref import WeakKeyDictionary
@@ -18,6 +20,7 @@ from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input
 from taso_py.ir.sign import Sign
 from taso_py.ir.size import Dim, Poly, is_never_negative, least, symbol, symbols
+from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.elementwise import define_constant
@@ -47,6 +50,8 @@ _ALWAYS = {
 """The least sign of a function's values."""
 _KEEPS = frozenset({"relu", "sqrt", "tanh", "erf"})
 """Functions whose values have the sign of their argument."""
+_BITS: Mapping[DType, int] = {DType.U8: 8, DType.I8: 7, DType.I16: 15, DType.I32: 31, DType.I64: 63}
+"""Bits for the integers of each type that are not negative."""
 _MINUS_ONE = Number(Fraction(-1))
 _known: WeakKeyDictionary[Node, Sign] = WeakKeyDictionary()
 
@@ -90,11 +95,20 @@ def _sign_of_node(node: Node) -> Sign:
         case TensorOperator(is_movement=True, fills=False):
             moved = [value for value in node.inputs if value.type.dtype is node.types[0].dtype]
             return min(map(_read, moved), default=Sign.ANY)
+        case TensorOperator() if _may_wrap(node):
+            return Sign.ANY
         case TensorOperator():
             operands = [_operand(value) for value in node.inputs]
             return _sign(node.op.define(operands, tuple(symbol(f"i{axis}") for axis in range(node.types[0].rank))))
         case _:
             return Sign.ANY
+
+
+def _may_wrap(node: Node) -> bool:
+    """Return whether a node computes integers that may wrap around, so that a square may be negative."""
+    dtype = node.types[0].dtype
+    is_whole = not (dtype.is_floating or dtype.is_complex or dtype is DType.BOOL)
+    return is_whole and node.op.rounding is not Rounding.NEVER
 
 
 def _operand(value: Value) -> Operand:
@@ -203,8 +217,16 @@ def _of_function(function: str, argument: Scalar) -> Sign:
         # One over minus zero, which counts as not negative, is minus infinity in floating point.
         return Sign.POSITIVE if _sign(argument) is Sign.POSITIVE else Sign.ANY
     if function.startswith(CAST):
-        before, after = types_of_cast(function)
-        sign = _sign(argument)
+        return _of_conversion(*types_of_cast(function), _sign(argument))
+    return least
+
+
+def _of_conversion(before: DType, after: DType, sign: Sign) -> Sign:
+    """Return the sign of a number of a sign after a conversion between element types."""
+    if after.is_floating or after is DType.BOOL:
         # What is small becomes zero in a type that does not hold it.
         return sign if after.holds(before) else min(sign, Sign.NONNEGATIVE)
-    return least
+    # Integers that do not fit wrap around, and what becomes of other numbers is the processor's choice.
+    if before is DType.BOOL or _BITS.get(before, math.inf) <= _BITS.get(after, 0):
+        return sign
+    return Sign.NONNEGATIVE if after is DType.U8 else Sign.ANY

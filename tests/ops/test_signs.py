@@ -154,3 +154,31 @@ def test_a_sign_that_is_too_great_would_be_noticed() -> None:
 
 def test_the_words_for_signs() -> None:
     assert SIGNS == {"nonnegative": Sign.NONNEGATIVE, "positive": Sign.POSITIVE}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "graph(i: i32[4]) { return mul(i, i) }",
+        "graph(i: i8[4]) { return add(maximum(i, mul(i, i)), maximum(i, mul(i, i))) }",
+        "graph(i: i64[4]) { return cast(maximum(i, constant{value=0, dtype=i64})){dtype=i32} }",
+        "graph(x: f32[4]) { return cast(exp(x)){dtype=i64} }",
+        "graph(x: f32[4]) { return cast(cast(relu(x)){dtype=i8}){dtype=f32} }",
+    ],
+)
+def test_integers_wrap_around(text: str) -> None:
+    """46341 squared is negative in 32 bits, and so is 2^31 converted to them."""
+    assert sign_of(parse_graph(text).outputs[0]) is Sign.ANY
+
+
+@pytest.mark.parametrize(
+    ("text", "sign"),
+    [
+        ("graph(i: i32[4]) { return cast(maximum(i, constant{value=1, dtype=i32})){dtype=i64} }", Sign.POSITIVE),
+        ("graph(i: i32[4]) { return cast(maximum(i, constant{value=0, dtype=i32})){dtype=f32} }", Sign.NONNEGATIVE),
+        ("graph(x: f32[4]) { return cast(x){dtype=u8} }", Sign.NONNEGATIVE),
+        ("graph(b: bool[4]) { return cast(b){dtype=i8} }", Sign.NONNEGATIVE),
+    ],
+)
+def test_conversions_that_lose_nothing_keep_signs(text: str, sign: Sign) -> None:
+    assert sign_of(parse_graph(text).outputs[0]) is sign

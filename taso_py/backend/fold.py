@@ -1,8 +1,9 @@
 """Constant folding: values that depend on weights and constants only are computed once.
 
-Invariant: the folded graph computes the same function; arithmetic was carried out in double precision and rounded once
-(casts and opaque operators as the graph has them), data movement is exact, and the bytes of all weights together,
-counted per storage, have grown by no more than the limit. Folded weights of the same bits are stored once.
+Invariant: the folded graph computes the same function; arithmetic was carried out in double precision and rounded once,
+but as the graph has it where the last bit decides something, as before a comparison; data movement is exact, and the
+bytes of all weights together, counted per storage, have grown by no more than the limit. Folded weights of the same
+bits are stored once.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make
 from taso_py.ir.operator import Constant, Operator, Weight
+from taso_py.ops.choice import ComparisonOperator
 from taso_py.ops.elementwise import Add, Cast, Mul, Sub
 from taso_py.ops.nested import is_control_flow
 from taso_py.ops.opaque import Opaque
 from taso_py.ops.work import most_stored
 
-_AS_DECLARED = (Opaque, Cast)
+_AS_DECLARED = (Opaque, Cast, ComparisonOperator)
 
 UNLIMITED = math.inf
 """Growth limit for a searched graph: the search keeps to a limit of its own, and has priced its result as folded."""
@@ -137,16 +139,21 @@ def _frontier(graph: Graph, refused: set[Value]) -> list[Value]:
 
 
 def evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) -> Tensor:
-    """Compute a static value, arithmetic in double precision; intermediate results are freed after their last use."""
+    """Compute a static value, arithmetic in double precision where :func:`_declared` does not say otherwise.
+
+    Intermediate results are freed after their last use.
+    """
     held: dict[Value, Tensor] = {}
     nodes = topological([value.node])
+    declared = _declared(nodes)
     last = {operand: node for node in nodes for operand in node.inputs}
     with torch.no_grad():
         for node in nodes:
             if isinstance(node.op, Weight):
                 held[node.value] = weights[node.op.key].detach()
             elif not isinstance(node.op, Constant):
-                operands = _operands(node, [held.get(operand) for operand in node.inputs])
+                given = [held.get(operand) for operand in node.inputs]
+                operands = _operands(node, given, as_declared=node in declared or isinstance(node.op, _AS_DECLARED))
                 held.update(zip(node.outputs, lower(call_now, node, operands, device), strict=True))
                 for operand in dict.fromkeys(node.inputs):
                     if last[operand] is node:
@@ -154,9 +161,25 @@ def evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) 
         return resolved(held[value].to(TORCH_DTYPES[value.type.dtype]))
 
 
-def _operands(node: Node, held: Sequence[Tensor | None]) -> list[Tensor | None]:
+def _declared(nodes: Sequence[Node]) -> set[Node]:
+    """Return the nodes that a comparison, an operator without a definition or a conversion to integers reads.
+
+    There one rounding decides: ``3 * 0.1 <= 0.3`` is true in single precision and false in double precision.
+
+    Args:
+        nodes: the nodes, each behind those that it reads.
+    """
+    found = set[Node]()
+    for node in reversed(nodes):
+        decides = isinstance(node.op, Opaque | ComparisonOperator) or not node.types[0].dtype.is_floating
+        if decides or node in found:
+            found.update(operand for operand, _ in node.inputs)
+    return found
+
+
+def _operands(node: Node, held: Sequence[Tensor | None], *, as_declared: bool) -> list[Tensor | None]:
     """Return the operands in the precision in which a node is computed; None for constants."""
-    if isinstance(node.op, _AS_DECLARED):
+    if as_declared:
         dtypes = [TORCH_DTYPES[value.type.dtype] for value in node.inputs]
         return [tensor if tensor is None else tensor.to(dtype) for tensor, dtype in zip(held, dtypes, strict=True)]
     widen = not node.op.is_movement or len({tensor.dtype for tensor in held if tensor is not None}) > 1

@@ -6,6 +6,7 @@ error; these checks prevent that.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
@@ -132,6 +133,9 @@ def check_equal(size: int, wanted: int, name: str, formula: str) -> None:
 def check_fixed(value: object, expected: Literal) -> None:
     """Raise unless the argument is the value that the module was built for."""
     is_same = type(value) is type(expected) and (value == expected or (value != value and expected != expected))
+    # Minus zero equals zero, and one over it is minus infinity.
+    if is_same and isinstance(value, float) and isinstance(expected, float):
+        is_same = value != value or math.copysign(1.0, value) == math.copysign(1.0, expected)
     if not is_same:
         raise ArgumentError(
             f"this module was built for the argument {expected!r}, not {value!r}; build it again with that"

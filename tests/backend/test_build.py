@@ -135,6 +135,8 @@ def test_arguments_are_checked() -> None:
     with pytest.raises(ArgumentError, match="built for the argument True, not False"):
         module(X, False)
     check_fixed(math.nan, math.nan)
+    with pytest.raises(ArgumentError, match=r"built for the argument 0\.0, not -0\.0"):
+        check_fixed(-0.0, 0.0)
     with pytest.raises(ArgumentError, match="built for the argument nan, not 1"):
         check_fixed(1.0, math.nan)
     with pytest.raises(ArgumentError, match="built for the argument True, not tensor"):

@@ -205,3 +205,21 @@ def test_weights_that_are_conjugates_are_told_apart_by_their_numbers() -> None:
     model = Model(lambda s, x: torch.fft.rfft(x) * s.w + s.v * 1, w=w.conj(), v=w)
     before, after = folded(model)
     assert torch.equal(*run(before), *run(after))
+
+
+@pytest.mark.parametrize(
+    ("function", "is_folded"),
+    [
+        (lambda s, x: torch.where(torch.arange(3) * 0.1 <= 0.2, x, 0.0), True),
+        (lambda s, x: torch.where(s.w >= 0.7, x, -x), True),
+        (lambda s, x: x + ((s.w * 3).to(torch.int32) + torch.floor(s.w * 10)), True),
+        (lambda s, x: x * (s.w.double() == 0.7).float(), True),
+        (lambda s, x: torch.where(s.w.half() * 3 > 2.1, x, -x), True),
+    ],
+)
+def test_where_a_rounding_decides_it_is_the_models(function: Any, is_folded: bool) -> None:
+    """In double precision 3 * 0.1 is more than 0.3, and the 0.7 of single precision less than 0.7."""
+    model = Model(function, w=torch.full((3,), 0.7))
+    before, after = folded(model)
+    assert len(operator_names(after)) < len(operator_names(before))
+    assert torch.equal(build(after)(X), model(X))

@@ -30,8 +30,15 @@ class MatrixProduct:
     summed: str
     """The axis of both operands that the result lacks."""
 
+    def fits(self, left: Tensor, right: Tensor) -> bool:
+        """Return whether two tensors have these axes, of equal sizes where they share them: none is to be repeated."""
+        if any(x.dim() != len(axes) for x, axes in zip((left, right), self.operands, strict=True)):
+            return False
+        sizes = [dict(zip(axes, x.shape, strict=True)) for x, axes in zip((left, right), self.operands, strict=True)]
+        return all(sizes[0][letter] == sizes[1][letter] for letter in self.batch + self.summed)
+
     def apply(self, left: Tensor, right: Tensor) -> Tensor:
-        """Return the product of two tensors."""
+        """Return the product of two tensors, which fit."""
         first = _arranged(left, self.operands[0], self.batch, self.row, self.summed)
         second = _arranged(right, self.operands[1], self.batch, self.summed, self.column)
         axes = self.batch + self.row + self.column
@@ -70,6 +77,6 @@ def einsum(
 ) -> Tensor:
     """Return an einsum as a product of matrices, or as ``otherwise`` takes it apart."""
     product = as_product(equation) if len(operands) == 2 else None
-    if product is None or any(x.dim() != len(axes) for x, axes in zip(operands, product.operands, strict=True)):
+    if product is None or not product.fits(*operands):
         return otherwise(equation, operands, path=path)
     return product.apply(*operands)

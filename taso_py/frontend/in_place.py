@@ -21,6 +21,15 @@ from taso_py.backend.schema import bind, is_trusted, out_of_place_form
 from taso_py.backend.storage import allocates
 from taso_py.backend.tracing import quiet
 
+_TRUTHS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("eq", "ne", "lt", "le", "gt", "ge", "not_equal", "less", "less_equal", "greater", "greater_equal"),
+        *("logical_and", "logical_or", "logical_xor", "logical_not"),
+    )
+)
+"""Functions that return truth values, and in place numbers of the type of what they write to."""
+
 
 def out_of_place(exported: ExportedProgram) -> ExportedProgram:
     """Return a program with such in-place calls replaced; the same one, which is never changed, if there are none."""
@@ -52,7 +61,8 @@ def _new_form(node: fx.Node) -> OpOverload | None:
         return None
     # Of several element types, a result in place has that of what is written to, which may not be that of a new one.
     types = set(map(_dtype, (node, *node.all_input_nodes)))
-    return form if len(types) == 1 and None not in types else None
+    is_one = len(types) == 1 and None not in types
+    return form if is_one and (form.name().partition(".")[0] not in _TRUTHS or types == {torch.bool}) else None
 
 
 def _is_elementwise(form: OpOverload) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -53,3 +54,8 @@ def test_operands_in_another_order_of_memory() -> None:
         return torch.einsum("bhqd,bhkd->bhqk", x.transpose(1, 2), y.transpose(1, 2)[:, :, 1:])
 
     round_trip(Model(computed), randn(2, 5, 3, 7), randn(2, 6, 3, 7))
+
+
+@pytest.mark.parametrize("shapes", [((2, 3, 1), (2, 5, 4)), ((1, 3, 5), (2, 5, 4)), ((2, 3, 5), (1, 5, 4))])
+def test_sizes_of_one_that_are_repeated_are_computed_as_before(shapes: Sequence[Sequence[int]]) -> None:
+    round_trip(Model(lambda s, x, y: torch.einsum("bij,bjk->bik", x, y)), *(randn(*shape) for shape in shapes))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from taso_py.backend import build
 from taso_py.frontend import export as exporting
 from taso_py.frontend import import_module
 from taso_py.frontend.export import export
@@ -113,3 +114,24 @@ def test_vision_models_are_traced_once(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(exporting, "out_of_place", lambda exported: exported)
     assert import_module(module, args).graph.digest == once.digest, "both ways lead to one graph"
     assert traced
+
+
+@pytest.mark.parametrize("name", ["gt_", "le_", "eq_", "ne_", "logical_and_"])
+def test_comparisons_in_place_stay_numbers(name: str) -> None:
+    """Out of place they are truth values, whose sum is at most one."""
+
+    def run(x: Tensor, w: Tensor) -> Tensor:
+        one, other = (getattr(x + shift, name)(torch.ones(())) for shift in (0.0, 1.0))
+        return (one + other) * x
+
+    before, after = in_place(run)
+    assert len(before) == len(after) == 2
+    operands = torch.tensor([[0.0, 1.0, 2.0, -1.0]] * 3)
+    module = model(run)
+    assert torch.equal(build(import_module(module, (operands,)))(operands), module(operands))
+
+
+def test_logic_in_place_on_truth_values_is_replaced() -> None:
+    before, after = in_place(lambda x, w: (x > 0).logical_and_(x < 1))
+    assert before
+    assert not after

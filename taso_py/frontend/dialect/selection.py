@@ -38,6 +38,7 @@ def _index(call: AtenCall) -> Result:
 def _gather(call: AtenCall) -> Result:
     """Import elements that integers choose; of longer axes than those of the integers, the first ones."""
     x, index, axis = call.value("self"), call.value("index"), call.axis("dim", call.value("self"))
+    call.require(x.type.rank == index.type.rank)
     for other in range(-x.type.rank, 0):
         size, count = x.type.dims[other], index.type.dims[other]
         if other != axis and size != count:

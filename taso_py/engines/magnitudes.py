@@ -19,7 +19,7 @@ from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator, Weight
 from taso_py.ir.size import Poly
 from taso_py.ir.types import DType
-from taso_py.ops.choice import Greater, GreaterEqual, LogicalAnd
+from taso_py.ops.choice import ComparisonOperator, Greater, GreaterEqual, LogicalAnd
 from taso_py.ops.elementwise import Add, Mul, Sub
 from taso_py.ops.movement import Pad
 from taso_py.ops.nested import ControlFlow, Nested, is_control_flow
@@ -27,16 +27,27 @@ from taso_py.ops.opaque import Opaque
 
 WHOLE = frozenset({DType.U8, DType.I8, DType.I16, DType.I32, DType.I64})
 """Integer types that engines have."""
+LARGE = (DType.I64, DType.I32)
+"""Integer types whose values may be larger than those that float32 holds."""
 LEAST, MOST = -(2**31), 2**31 - 1
 """The integers that 32 bits hold."""
 MOST_COMPARED = 2**24
 """The largest integer up to which float32 holds all."""
 PLACES = frozenset(("argmax", "argmin", "bucketize", "max", "min", "searchsorted", "topk"))
 """ATen operators that return indices, and compare integers as floating-point numbers."""
+COMPARISONS = frozenset(
+    [
+        *("eq", "ne", "lt", "le", "gt", "ge", "isin"),
+        *("not_equal", "less", "less_equal", "greater", "greater_equal"),
+    ]
+)
+"""ATen operators that compare integers as floating-point numbers, and return truth values."""
 SUMS = frozenset(("count_nonzero", "sum"))
 """ATen operators that add integers up, as floating-point numbers."""
 RUNNING_SUM = "cumsum"
 """The ATen operator that returns the sums of the first elements of its operand."""
+_SMALL: Mapping[DType, int] = {DType.U8: 2**8 - 1, DType.I8: 2**7, DType.I16: 2**15}
+"""The largest magnitudes of the other integer types."""
 _ROUNDS = 4
 """Most calls of a body after which the limits of what it carries on are no longer followed."""
 
@@ -46,11 +57,15 @@ def is_held(graph: Graph, weights: Mapping[str, int], most: int) -> bool:
 
     Args:
         graph: the graph.
-        weights: the largest magnitude of each weight of int64, by key.
-        most: the largest magnitude of the graph's inputs.
+        weights: the largest magnitude of each weight of int64 or int32, by key.
+        most: the largest magnitude of the graph's inputs of these types.
     """
-    leaves = {node: most if node.types[0].dtype is DType.I64 else MOST for node in graph.inputs}
-    leaves |= {node: weights.get(node.op.key, MOST) for node in graph.nodes if isinstance(node.op, Weight)}
+    leaves = {node: _SMALL.get(node.types[0].dtype, most) for node in graph.inputs}
+    leaves |= {
+        node: weights.get(node.op.key, _SMALL.get(node.types[0].dtype, MOST))
+        for node in graph.nodes
+        if isinstance(node.op, Weight)
+    }
     limits = _Limits(graph, leaves)
     return limits.largest <= MOST and limits.compared <= MOST_COMPARED
 
@@ -66,8 +81,7 @@ class _Limits:
         self.compared = 0
         """The limit on all integers that are compared for their places, or added up."""
         for node in graph.nodes:
-            if isinstance(node.op, Opaque) and aten_name(node.op) in PLACES:
-                self.compared = max(self.compared, *self._given(node), 0)
+            self.compared = max(self.compared, self._compared(node))
             limits = self._limits(node)
             if isinstance(node.op, Opaque) and aten_name(node.op) in SUMS and node.types[0].dtype in WHOLE:
                 self.compared = max(self.compared, *limits)
@@ -78,6 +92,16 @@ class _Limits:
                 elif value.type.dtype in WHOLE:  # these wrap around alike
                     self._known[value] = min(limit, MOST)
         self.results = list(map(self.of, graph.outputs))
+
+    def _compared(self, node: Node) -> int:
+        """Return the limit on the integers that a node compares with others, or for their places; 0 if it does not."""
+        given = [*self._given(node), *(abs(number) for number in numbers_in(node.op) if isinstance(number, int))]
+        name = aten_name(node.op) if isinstance(node.op, Opaque) else ""
+        if name in PLACES:
+            return max([0, *self._given(node)])
+        # Rounding changes no comparison with a number that float32 holds with its neighbours.
+        compares = isinstance(node.op, ComparisonOperator) or name in COMPARISONS
+        return max(given) if compares and min(given, default=0) >= MOST_COMPARED else 0
 
     def of(self, value: Value) -> int:
         """Return the limit of a value; any for other types."""

@@ -25,14 +25,25 @@ from torch import Tensor
 
 from taso_py.backend.guard import ArgumentError
 from taso_py.backend.tensors import is_power_of_two
-from taso_py.engines.magnitudes import LEAST, MOST, PLACES, RUNNING_SUM, SUMS, WHOLE, aten_name, is_held, numbers_in
+from taso_py.engines.magnitudes import (
+    LARGE,
+    LEAST,
+    MOST,
+    PLACES,
+    RUNNING_SUM,
+    SUMS,
+    WHOLE,
+    aten_name,
+    is_held,
+    numbers_in,
+)
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.ir.size import Poly
 from taso_py.ir.traits import Rounding
 from taso_py.ir.types import DType
-from taso_py.ops.elementwise import Add, Cast, Mul, Sub
+from taso_py.ops.elementwise import Add, Cast, Div, Mul, Sub
 from taso_py.ops.nested import ControlFlow, graphs_in, is_control_flow
 from taso_py.ops.opaque import Opaque
 
@@ -80,6 +91,10 @@ _MOVING_ATEN = frozenset(
 """ATen operators whose integer results are elements of their operands, or constants in the graph."""
 _FLOORING_ATEN = frozenset({"floor_divide", "fmod", "remainder"})
 """ATen operators that need to know on which side of an integer a quotient is."""
+_DIVIDING_ATEN = frozenset({"div", "divide", "true_divide"})
+"""ATen operators that divide, and round the quotient to an integer if they are told how."""
+_ROUNDING_ATEN = frozenset({"ceil", "fix", "floor", "round", "trunc"})
+"""ATen operators that round to integers."""
 _SORTING_ATEN = frozenset({"argsort", "kthvalue", "msort", "sort"})
 """ATen operators whose results show the order of equal elements, and NaN among them."""
 _CASTING_ATEN = frozenset({"_to_copy", "to"})
@@ -100,20 +115,21 @@ def most_given(graph: Graph, weights: Mapping[str, Tensor]) -> int | None:
 
 
 def check_range(name: str, tensor: Tensor, most: int | None) -> None:
-    """Check that no integer of an int64 operand is larger than it may be: any that fits into 32 bits unless told.
+    """Check that no integer of an operand of int64 or int32 is larger than it may be: 32 bits hold it unless told.
 
     Raises:
         ArgumentError: one is.
     """
     limit = MOST if most is None else most
-    if tensor.dtype is torch.int64 and _magnitude(tensor) > limit:
+    is_large = tensor.dtype is torch.int64 or (tensor.dtype is torch.int32 and limit < MOST)
+    if is_large and _magnitude(tensor) > limit:
         reason = f"OpenVINO computes integers in 32 bits, and {name} has larger ones than {limit}"
         raise ArgumentError(f"{reason}; use another runtime")
 
 
 def _whole_weight(node: Node) -> str | None:
-    """Return the key of a weight of int64; None for all other nodes."""
-    return node.op.key if isinstance(node.op, Weight) and node.types[0].dtype is DType.I64 else None
+    """Return the key of a weight of int64 or int32; None for all other nodes."""
+    return node.op.key if isinstance(node.op, Weight) and node.types[0].dtype in LARGE else None
 
 
 def _magnitude(tensor: Tensor) -> int:
@@ -140,6 +156,9 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
             yield f"OpenVINO orders equal elements otherwise than {node.op.target}"
         if isinstance(node.op, Opaque) and _divides(node.op) and node.types[0].dtype.is_floating:
             yield f"OpenVINO rounds the quotients of {node.op.target}"
+        rounds = isinstance(node.op, Opaque) and aten_name(node.op) in _ROUNDING_ATEN
+        if rounds and any(_is_quotient(value.node) for value in node.inputs):
+            yield "OpenVINO rounds a quotient before it is rounded to an integer"
         wanted = (value.type.dtype for value in node.outputs if value in read or not isinstance(node.op, Opaque))
         dtype = next(filter(WHOLE.__contains__, wanted), None)
         if dtype is not None and not _is_exact(node, dtype):
@@ -152,10 +171,18 @@ def _reasons(graph: Graph, weights: Mapping[str, Tensor]) -> Iterator[str]:
 
 
 def _divides(op: Opaque) -> bool:
-    """Return whether a call gives a remainder, or a quotient rounded down, of division that may round."""
-    name, keywords = aten_name(op), dict(op.keywords)
-    floors = name in _FLOORING_ATEN or (name in ("div", "divide") and keywords.get("rounding_mode") == "text:floor")
-    return floors and not is_power_of_two(op.arguments[1])
+    """Return whether a call gives a remainder, or a quotient rounded to an integer, of division that may round."""
+    name = aten_name(op)
+    is_rounded = name in _FLOORING_ATEN or (name in _DIVIDING_ATEN and "rounding_mode" in dict(op.keywords))
+    return is_rounded and not is_power_of_two(op.arguments[1])
+
+
+def _is_quotient(node: Node) -> bool:
+    """Return whether a node divides by something other than a power of two, as which OpenVINO may multiply."""
+    if isinstance(node.op, Opaque):
+        return aten_name(node.op) in _DIVIDING_ATEN and not is_power_of_two(node.op.arguments[1])
+    divisor = node.inputs[1].node.op if isinstance(node.op, Div) else None
+    return divisor is not None and not (isinstance(divisor, Constant) and is_power_of_two(divisor.value))
 
 
 def _integers(node: Node) -> Iterator[float]:

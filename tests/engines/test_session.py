@@ -135,7 +135,6 @@ OTHER_PRECISION: dict[str, tuple[Callable[..., Any], Tensor, str]] = {
     ),
     "to an integer": (lambda a: a.long(), X, "of i64 with a different overflow"),
     "of integers": (lambda a: a.amax(), torch.arange(9, dtype=torch.int32), "of i32 with a different overflow"),
-    "places of integers": (lambda a: a.argmax(), torch.arange(9, dtype=torch.int32), "might not hold them"),
     "a remainder": (lambda a: a % 0.1, X, "rounds the quotients of aten.remainder"),
     "a quotient rounded down": (
         lambda a: torch.div(a, 0.1, rounding_mode="floor"),
@@ -177,6 +176,10 @@ COUNTING: dict[str, tuple[Callable[..., Any], int]] = {
     "looked up": (lambda a: torch.bucketize(a, torch.tensor([-2, 0, 3])), 2**24),
     "where they are not 1, counted": (lambda a: torch.cumsum((a != 1).int(), 0).type_as(a) + 2, 2**31 - 1),
     "the place of the largest": (lambda a: a.int().argmax(), 2**24),
+    "beside one that float32 holds": (lambda a: (a > 2**24 - 1) & (a >= -7), 2**31 - 1),
+    "beside each other": (lambda a: a > a.flip(0), 2**24),
+    "among others": (lambda a: torch.isin(a, a.flip(0)[1:3]), 2**24),
+    "beside a large one": (lambda a: a == 2**24 + 1, 2**15),
     "the first place of a positive one": (lambda a: (a > 0).int().argmax(), 2**31 - 1),
 }
 """Functions of int64, and the largest numbers that OpenVINO takes for each."""
@@ -325,3 +328,17 @@ def test_an_engine_is_for_the_cpu(engine: SessionEngine) -> None:
     assert "runs on the CPU" in (engine.absence(torch.device("cuda")) or "")
     with pytest.raises(EngineUnavailableError, match="cannot run this module"):
         engine.compile(OnnxModel(b"no model", ("x",)))
+
+
+def test_tensors_on_other_devices_are_refused(engine: SessionEngine) -> None:
+    """Their memory would be read as that of the processor."""
+    built = engine.build(program_of(torch.relu, [torch.ones(3)]))
+    with pytest.raises(ArgumentError, match="computes on the CPU, and was given a tensor on meta"):
+        built(torch.ones(3, device="meta"))
+
+
+def test_results_are_on_the_cpu_whatever_device_is_the_default(engine: SessionEngine) -> None:
+    built, x = engine.build(program_of(torch.relu, [torch.ones(3)])), torch.ones(3)
+    with torch.device("meta"):
+        found = built(x)
+    assert torch.equal(found, x)

@@ -94,6 +94,11 @@ def log1p(w: Writer, x: OnnxValue, dtype: DType) -> OnnxValue:
     return w.op("Where", w.op("Equal", total, one), x, w.op("Where", lost, corrected, logarithm))
 
 
+def is_not_zero(w: Writer, x: OnnxValue, dtype: DType) -> OnnxValue:
+    """Write whether numbers are not zero, as NaN is not; converted to a truth value it would be false in OpenVINO."""
+    return w.op("Not", w.op("Equal", x, w.number(0, dtype)))
+
+
 def _log1p(w: Writer, op: Log1p, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
     return log1p(w, operands[0], node.types[0].dtype)
 
@@ -150,6 +155,9 @@ def _softplus(w: Writer, op: Softplus, node: Node, operands: Sequence[OnnxValue]
 
 
 def _cast(w: Writer, op: Cast, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    given = node.inputs[0].type.dtype
+    if op.dtype is DType.BOOL and given.is_floating:
+        return is_not_zero(w, operands[0], given)
     return w.cast(operands[0], op.dtype)
 
 

@@ -166,16 +166,17 @@ def _causal_mask(w: Writer, inputs: Sequence[Value], dtype: DType) -> OnnxValue:
 def _mask(w: Writer, mask: Value, operand: OnnxValue, dtype: DType) -> tuple[OnnxValue, OnnxValue | None]:
     """Return the additive mask, and a factor per row if a row may see no key.
 
-    PyTorch gives zeros for such a row, the formula 0/0. To avoid infinities, all its keys get a very negative number.
+    PyTorch gives zeros for such a row, the formula 0/0. To avoid that, none of its keys is hidden.
     """
     is_boolean = mask.type.dtype is DType.BOOL
     zero = w.number(0.0, dtype)
     if not _may_hide_all(w, mask):
         return (w.op("Where", operand, zero, w.number(-math.inf, dtype)) if is_boolean else operand), None
-    lowest = w.number(torch.finfo(TORCH_DTYPES[dtype]).min / 2, dtype)
-    seen = operand if is_boolean else w.op("Greater", operand, w.number(-math.inf, dtype))
-    added = w.op("Where", operand, zero, lowest) if is_boolean else w.op("Max", operand, lowest)
-    return added, w.op("ReduceMax", w.cast(seen, dtype), w.integers([-1]), keepdims=1)
+    hidden = w.number(-math.inf, dtype)
+    seen = operand if is_boolean else w.op("Greater", operand, hidden)
+    sees = w.op("ReduceMax", w.cast(seen, dtype), w.integers([-1]), keepdims=1)
+    added = w.op("Where", operand, zero, hidden) if is_boolean else operand
+    return w.op("Where", w.cast(sees, DType.BOOL), added, zero), sees
 
 
 def _may_hide_all(w: Writer, mask: Value) -> bool:

@@ -153,11 +153,42 @@ def of_rectangles(
     return x
 
 
+EXTREMES = ("ReduceMax", "ReduceMin")
+"""Reductions that PyTorch says are NaN where an element is."""
+
+
+def extreme(w: Writer, name: str, x: OnnxValue, dtype: DType, axes: Sequence[int], *, keep: int) -> OnnxValue:
+    """Write the extremes along axes, which are NaN where an element along them is: engines take them of the others.
+
+    Args:
+        w: the writer.
+        name: ``ReduceMax`` or ``ReduceMin``.
+        x: the tensor.
+        dtype: its element type.
+        axes: the axes.
+        keep: 1 if they are kept, 0 if not.
+    """
+    return or_nan(w, w.op(name, x, w.integers(axes), keepdims=keep), x, dtype, axes, keep=keep)
+
+
+def or_nan(w: Writer, found: OnnxValue, x: OnnxValue, dtype: DType, axes: Sequence[int], *, keep: int) -> OnnxValue:
+    """Write a result of a reduction, or NaN where an element along the axes is; see :func:`extreme`."""
+    if not dtype.is_floating:
+        return found
+    is_nan = w.cast(w.op("IsNaN", x), DType.I32)
+    has_nan = w.cast(w.op("ReduceMax", is_nan, w.integers(axes), keepdims=keep), DType.BOOL)
+    return w.op("Where", has_nan, w.number(math.nan, dtype), found)
+
+
 def _reduction(name: str) -> Row:
-    def row(w: Writer, op: Sum | Mean | Max, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    def row(w: Writer, op: Sum | Mean, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
         return w.op(name, operands[0], w.integers(op.axes), keepdims=int(op.keepdim))
 
     return row
+
+
+def _max(w: Writer, op: Max, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
+    return extreme(w, "ReduceMax", operands[0], node.types[0].dtype, op.axes, keep=int(op.keepdim))
 
 
 def _vector_norm(w: Writer, op: VectorNorm, node: Node, operands: Sequence[OnnxValue]) -> OnnxValue:
@@ -174,7 +205,7 @@ ROWS: Mapping[type[Operator], Row] = {
     AdaptiveAvgPool2d: _adaptive_avg_pool2d,
     Sum: _reduction("ReduceSum"),
     Mean: _reduction("ReduceMean"),
-    Max: _reduction("ReduceMax"),
+    Max: _max,
     VectorNorm: _vector_norm,
     Cumsum: _cumsum,
 }

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taso_py.backend.onnx.elementwise import log1p
+from taso_py.backend.onnx.elementwise import is_not_zero, log1p
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer
 from taso_py.backend.tensors import TORCH_DTYPES, ir_dtype, is_power_of_two
@@ -24,6 +24,8 @@ def operand_as(w: Writer, argument: Any, dtype: DType) -> OnnxValue:
     """Return a tensor or a number in an element type."""
     if not isinstance(argument, OnnxOperand):
         return w.number(argument, dtype)
+    if dtype is DType.BOOL and argument.type.dtype.is_floating:
+        return is_not_zero(w, argument.onnx, argument.type.dtype)
     return argument.onnx if argument.type.dtype is dtype else w.cast(argument.onnx, dtype)
 
 
@@ -109,9 +111,14 @@ def _log_sigmoid(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _logarithm(base: float) -> OpaqueRow:
+    """Return the row of a logarithm that is exact where it is an integer, as PyTorch's is."""
+
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
         dtype = call.types[0].dtype
-        return w.op("Mul", w.op("Log", operand_as(w, call.operand(), dtype)), w.number(1 / math.log(base), dtype))
+        x = operand_as(w, call.operand(), dtype)
+        found = w.op("Div", w.op("Log", x), w.number(math.log(base), dtype))
+        whole = w.op("Round", found)
+        return w.op("Where", w.op("Equal", w.op("Pow", w.number(base, dtype), whole), x), whole, found)
 
     return row
 
@@ -168,11 +175,24 @@ def _pow(base: str, exponent: str) -> OpaqueRow:
         x = operand_as(w, call.arguments[base], dtype)
         if power == 2:
             return w.op("Mul", x, x)
+        if not dtype.is_floating:
+            return _whole_power(w, call, x, power)
         if power == 0.5:
             return w.op("Sqrt", x)
         return w.op("Pow", x, operand_as(w, power, dtype))
 
     return row
+
+
+def _whole_power(w: Writer, call: OpaqueCall, x: OnnxValue, power: object) -> OnnxValue:
+    """Write a power of integers as products, which wrap around; engines compute others in double precision."""
+    if isinstance(call.arguments["self"], OnnxOperand) and isinstance(power, int) and power > 2:
+        half = _whole_power(w, call, x, power // 2)
+        square = w.op("Mul", half, half)
+        return w.op("Mul", square, x) if power % 2 else square
+    if power in (1, 2):
+        return w.op("Mul", x, x) if power == 2 else x
+    raise call.refuse("raises integers to other powers than the first and higher ones")
 
 
 def _compared(name: str, *, inverted: bool = False) -> OpaqueRow:
@@ -222,9 +242,16 @@ def _divided(w: Writer, call: OpaqueCall) -> OnnxValue:
         if mode == "floor" and not is_power_of_two(call.arguments["other"]):
             return _floored(w, left, right, dtype)
         quotient = w.op("Div", left, right)
-        return w.op("Floor", quotient) if mode == "floor" else _towards_zero(w, quotient)
-    # ONNX divides integers towards zero, and a remainder has the divisor's sign.
-    return w.op("Div", w.op("Sub", left, w.op("Mod", left, right)) if mode == "floor" else left, right)
+        if mode != "floor":
+            return _towards_zero(w, quotient)
+        return w.op("Where", w.op("IsInf", left), w.number(math.nan, dtype), w.op("Floor", quotient))
+    quotient = w.op("Div", left, right)  # towards zero
+    if mode != "floor":
+        return quotient
+    zero, rest = w.number(0, dtype), w.op("Sub", left, w.op("Mul", quotient, right))
+    differs = w.op("Xor", w.op("Less", rest, zero), w.op("Less", right, zero))
+    is_below = w.op("And", differs, w.op("Not", w.op("Equal", rest, zero)))
+    return w.op("Sub", quotient, w.cast(is_below, dtype))
 
 
 def _floored(w: Writer, left: OnnxValue, right: OnnxValue, dtype: DType) -> OnnxValue:
@@ -256,7 +283,10 @@ def _remainder(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 def _fmod(w: Writer, call: OpaqueCall) -> OnnxValue:
     dtype = call.types[0].dtype
-    return w.op("Mod", *operands_as(w, call, dtype, "self", "other"), fmod=1)
+    left, right = operands_as(w, call, dtype, "self", "other")
+    if dtype.is_floating:
+        return w.op("Mod", left, right, fmod=1)
+    return w.op("Sub", left, w.op("Mul", w.op("Div", left, right), right))
 
 
 def _where(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -384,8 +414,8 @@ ROWS: Mapping[str, OpaqueRow] = {
         }.items()
     },
     "aten.log1p.default": _log1p,
-    "aten.log2.default": _logarithm(2),
-    "aten.log10.default": _logarithm(10),
+    "aten.log2.default": _logarithm(2.0),
+    "aten.log10.default": _logarithm(10.0),
     "aten.floor.default": _rounded("Floor"),
     "aten.ceil.default": _rounded("Ceil"),
     "aten.round.default": _rounded("Round"),

@@ -9,10 +9,17 @@ from typing import Any
 
 import torch
 
-from taso_py.backend.onnx.aten.reduction import extreme
 from taso_py.backend.onnx.movement import reshaped, resize_scales, upsampled
 from taso_py.backend.onnx.normalization import group_normalized, instance_normalized
-from taso_py.backend.onnx.pooling import Windows, adaptive_average, average, greatest, of_rectangles, pooled_mean
+from taso_py.backend.onnx.pooling import (
+    Windows,
+    adaptive_average,
+    average,
+    extreme,
+    greatest,
+    of_rectangles,
+    pooled_mean,
+)
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.backend.tensors import TORCH_DTYPES
@@ -245,11 +252,15 @@ def _affine_grid(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _grid_sample(w: Writer, call: OpaqueCall) -> OnnxValue:
-    arguments = call.arguments
+    arguments, grid = call.arguments, call.operand("grid")
+    places = grid.onnx
+    if arguments["padding_mode"] == 1:
+        # All places beyond show the border; engines would convert those that are far away to integers.
+        places = w.op("Clip", places, *(w.number(limit, grid.type.dtype) for limit in (-2.0, 2.0)))
     return w.op(
         "GridSample",
         call.operand("input").onnx,
-        call.operand("grid").onnx,
+        places,
         mode=("linear", "nearest", "cubic")[arguments["interpolation_mode"]],
         padding_mode=("zeros", "border", "reflection")[arguments["padding_mode"]],
         align_corners=int(arguments["align_corners"]),

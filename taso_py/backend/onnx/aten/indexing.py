@@ -157,10 +157,33 @@ def _put(w: Writer, call: OpaqueCall) -> OnnxValue:
         return with_rows(w, x, _places(w, index), index.type.dims, rows, axis=axis, reduction=reduction)
     if axes != list(range(len(axes))):
         raise call.refuse("writes to places along axes that are not the first")
+    if reduction is not None:
+        return _added_at(w, x, list(indices.values()), values)
     places = _stacked(w, list(indices.values()))
     sizes, rest = w.op("Shape", places, end=-1), dims[len(axes) :]
     shape = w.op("Concat", sizes, w.dims(rest), axis=0) if rest else sizes
     return w.op("ScatterND", x.onnx, places, w.op("Expand", values, shape), reduction=reduction)
+
+
+def _added_at(w: Writer, x: OnnxOperand, indices: Sequence[OnnxOperand], values: OnnxValue) -> OnnxValue:
+    """Add values at places along the first axes, which are numbered as one: several may be added at one place.
+
+    ONNX Runtime's ScatterND adds in parallel, and loses some of those.
+    """
+    axes, rest = x.type.dims[: len(indices)], x.type.dims[len(indices) :]
+    number: OnnxValue | None = None
+    for dim, index in zip(axes, indices, strict=True):
+        place = index.onnx if index.type.dtype is DType.I64 else w.cast(index.onnx, DType.I64)
+        size = w.scalar(dim)
+        place = w.op("Where", w.op("Less", place, w.number(0, DType.I64)), w.op("Add", place, size), place)
+        number = place if number is None else w.op("Add", w.op("Mul", number, size), place)
+    sizes = w.op("Shape", number)
+    shape = w.op("Concat", sizes, w.dims(rest), axis=0) if rest else sizes
+    flat = w.dims([-1, *rest])
+    rows = w.op("Reshape", w.op("Expand", values, shape), flat)
+    places = w.op("Expand", w.op("Reshape", number, w.integers([-1, *[1] * len(rest)])), w.op("Shape", rows))
+    lines = w.op("ScatterElements", w.op("Reshape", x.onnx, flat), places, rows, axis=0, reduction="add")
+    return w.op("Reshape", lines, w.dims(x.type.dims))
 
 
 def _put_where(w: Writer, call: OpaqueCall, axis: int, mask: OnnxOperand) -> OnnxValue:

@@ -41,9 +41,15 @@ def _outer(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 
 def _added(w: Writer, call: OpaqueCall, product: OnnxValue) -> OnnxValue:
-    """Write the sum of a multiple of a product and of a multiple of the operand, which is not read if that is none."""
+    """Write the sum of multiples of a product and of the operand, which are not read if they are multiplied by 0.
+
+    PyTorch reads the product of ``baddbmm`` in any case.
+    """
     dtype, alpha, beta = call.types[0].dtype, call.arguments["alpha"], call.arguments["beta"]
-    product = product if alpha == 1 else w.op("Mul", product, w.number(alpha, dtype))
+    if alpha == 0 and "batch1" not in call.arguments:
+        product = w.op("Expand", w.number(0.0 if dtype.is_floating else 0, dtype), w.dims(call.types[0].dims))
+    elif alpha != 1:
+        product = w.op("Mul", product, w.number(alpha, dtype))
     if beta == 0:
         return product
     base = call.operand().onnx

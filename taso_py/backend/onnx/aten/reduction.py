@@ -6,9 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
+
 from taso_py.backend.onnx.aten.elementwise import operand_as, operands_as
+from taso_py.backend.onnx.elementwise import is_not_zero
+from taso_py.backend.onnx.pooling import EXTREMES, extreme
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow, Result
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
+from taso_py.backend.tensors import TORCH_DTYPES
 from taso_py.ir.types import DType
 
 
@@ -28,7 +33,10 @@ def _reduction(name: str) -> OpaqueRow:
         axes = axes_of(call)
         if not axes:
             return x
-        return w.op(name, x, w.integers(axes), keepdims=int(call.arguments.get("keepdim", False)))
+        keep = int(call.arguments.get("keepdim", False))
+        if name in EXTREMES:
+            return extreme(w, name, x, call.types[0].dtype, axes, keep=keep)
+        return w.op(name, x, w.integers(axes), keepdims=keep)
 
     return row
 
@@ -48,24 +56,35 @@ def _place(name: str) -> OpaqueRow:
     """Return the row of the index of an extreme, the first one if there are several."""
 
     def row(w: Writer, call: OpaqueCall) -> OnnxValue:
-        x, axis, keep = call.operand().onnx, call.arguments["dim"], int(call.arguments["keepdim"])
+        x, axis, keep = call.operand(), call.arguments["dim"], int(call.arguments["keepdim"])
         if axis is not None:
-            return w.op(name, x, axis=axis, keepdims=keep)
-        place = w.op(name, w.op("Reshape", x, w.integers([-1])), axis=0, keepdims=0)
+            return _place_of(w, name, x.onnx, x.type.dtype, axis=axis, keep=keep)
+        line = w.op("Reshape", x.onnx, w.integers([-1]))
+        place = _place_of(w, name, line, x.type.dtype, axis=0, keep=0)
         return w.op("Reshape", place, w.integers([1] * call.types[0].rank)) if keep else place
 
     return row
+
+
+def _place_of(w: Writer, name: str, x: OnnxValue, dtype: DType, *, axis: int, keep: int) -> OnnxValue:
+    """Write the index of the first extreme along an axis; to PyTorch NaN is one, wherever it is."""
+    place = w.op(name, x, axis=axis, keepdims=keep)
+    if not dtype.is_floating:
+        return place
+    is_nan = w.cast(w.op("IsNaN", x), DType.I32)
+    has_nan = w.cast(w.op("ReduceMax", is_nan, w.integers([axis]), keepdims=keep), DType.BOOL)
+    return w.op("Where", has_nan, w.op("ArgMax", is_nan, axis=axis, keepdims=keep), place)
 
 
 def _extreme(name: str) -> OpaqueRow:
     """Return the row of the extreme along an axis, and its index."""
 
     def row(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue | None]:
-        x, axis, keep = call.operand().onnx, call.arguments["dim"], int(call.arguments["keepdim"])
+        x, axis, keep = call.operand(), call.arguments["dim"], int(call.arguments["keepdim"])
         no_value, no_place = map(w.is_unread, call.node.outputs)
         return [
-            None if no_value else w.op(f"Reduce{name}", x, w.integers([axis]), keepdims=keep),
-            None if no_place else w.op(f"Arg{name}", x, axis=axis, keepdims=keep),
+            None if no_value else extreme(w, f"Reduce{name}", x.onnx, x.type.dtype, [axis], keep=keep),
+            None if no_place else _place_of(w, f"Arg{name}", x.onnx, x.type.dtype, axis=axis, keep=keep),
         ]
 
     return row
@@ -74,7 +93,14 @@ def _extreme(name: str) -> OpaqueRow:
 def _topk(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue]:
     arguments = call.arguments
     order: dict[str, Any] = {"largest": int(arguments["largest"]), "sorted": int(arguments["sorted"])}
-    return w.ops("TopK", 2, call.operand().onnx, w.dims([arguments["k"]]), axis=arguments["dim"], **order)
+    x, axis = call.operand(), arguments["dim"]
+    if not x.type.dtype.is_floating:
+        return w.ops("TopK", 2, x.onnx, w.dims([arguments["k"]]), axis=axis, **order)
+    # Infinity stands for NaN, which PyTorch takes for the greatest, and the greatest number for infinity.
+    most = w.number(torch.finfo(TORCH_DTYPES[x.type.dtype]).max, x.type.dtype)
+    keys = w.op("Where", w.op("IsNaN", x.onnx), w.number(math.inf, x.type.dtype), w.op("Min", x.onnx, most))
+    _, places = w.ops("TopK", 2, keys, w.dims([arguments["k"]]), axis=axis, **order)
+    return [w.op("GatherElements", x.onnx, places, axis=axis), places]
 
 
 def _cumsum(w: Writer, call: OpaqueCall) -> OnnxValue:
@@ -125,29 +151,6 @@ def _with_mean(*, rooted: bool) -> OpaqueRow:
     return row
 
 
-def extreme(w: Writer, name: str, x: OnnxValue, dtype: DType, axes: Sequence[int], *, keep: int) -> OnnxValue:
-    """Write the extremes along axes, which are NaN where an element along them is: engines take them of the others.
-
-    Args:
-        w: the writer.
-        name: ``ReduceMax`` or ``ReduceMin``.
-        x: the tensor.
-        dtype: its element type.
-        axes: the axes.
-        keep: 1 if they are kept, 0 if not.
-    """
-    return or_nan(w, w.op(name, x, w.integers(axes), keepdims=keep), x, dtype, axes, keep=keep)
-
-
-def or_nan(w: Writer, found: OnnxValue, x: OnnxValue, dtype: DType, axes: Sequence[int], *, keep: int) -> OnnxValue:
-    """Write a result of a reduction, or NaN where an element along the axes is; see :func:`extreme`."""
-    if not dtype.is_floating:
-        return found
-    is_nan = w.cast(w.op("IsNaN", x), DType.I32)
-    has_nan = w.cast(w.op("ReduceMax", is_nan, w.integers(axes), keepdims=keep), DType.BOOL)
-    return w.op("Where", has_nan, w.number(math.nan, dtype), found)
-
-
 def _norm(order: str | None) -> OpaqueRow:
     """Return the row of a norm, given the name of the argument that holds its order; without one it is Euclidean."""
 
@@ -167,13 +170,9 @@ def norm_of(w: Writer, x: OnnxValue, power: float, dtype: DType, axes: Sequence[
     if power in (1, 2):
         return w.op(f"ReduceL{power:g}", x, along, keepdims=keep)
     if power == 0:
-        return w.op("ReduceSum", w.cast(_is_not_zero(w, x, dtype), dtype), along, keepdims=keep)
+        return w.op("ReduceSum", w.cast(is_not_zero(w, x, dtype), dtype), along, keepdims=keep)
     total = w.op("ReduceSum", w.op("Pow", w.op("Abs", x), w.number(float(power), dtype)), along, keepdims=keep)
     return w.op("Pow", total, w.number(1 / power, dtype))
-
-
-def _is_not_zero(w: Writer, x: OnnxValue, dtype: DType) -> OnnxValue:
-    return w.op("Not", w.op("Equal", x, w.number(0, dtype)))
 
 
 def _norm_of_vector_or_matrix(w: Writer, call: OpaqueCall) -> Result:
@@ -224,7 +223,7 @@ def _without_nan(*, mean: bool) -> OpaqueRow:
 
 def _count_nonzero(w: Writer, call: OpaqueCall) -> OnnxValue:
     x = call.operand()
-    counted = x.onnx if x.type.dtype is DType.BOOL else _is_not_zero(w, x.onnx, x.type.dtype)
+    counted = x.onnx if x.type.dtype is DType.BOOL else is_not_zero(w, x.onnx, x.type.dtype)
     return w.op("ReduceSum", w.cast(counted, DType.I64), w.integers(axes_of(call)), keepdims=0)
 
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.aten.elementwise import lerped, operand_as, promoted
-from taso_py.backend.onnx.aten.reduction import or_nan
 from taso_py.backend.onnx.movement import reshaped
+from taso_py.backend.onnx.pooling import or_nan
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.ir.size import Dim

@@ -204,5 +204,5 @@ def _numbers(count: int, dtype: DType, seed: int) -> Tensor:
     """Return moderate positive numbers, which avoid NaN and denormals; zeros for integers, which may be indices."""
     type_ = TORCH_DTYPES[dtype]
     if not type_.is_floating_point:
-        return torch.zeros(count, dtype=type_)
+        return torch.zeros(count, dtype=type_, device="cpu")
     return (uniform((count,), torch.Generator().manual_seed(seed), torch.float32) + 0.1).to(type_)

@@ -18,7 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program
@@ -95,28 +95,42 @@ class FrozenInductor(Engine):
                 return compiled(*args, **kwargs)
 
         compiling(*args, **kwargs)
-        return _Resizable(compiling, running, args, kwargs) if resizable else running
+        return _WhereCompiled(compiling, running, args, kwargs, resizable=resizable)
 
 
-class _Resizable:
-    """Runner that compiles at sizes that are new, and runs compiled code at known ones."""
+class _WhereCompiled:
+    """Runner that compiles in circumstances that are new, and runs compiled code in known ones.
 
-    def __init__(self, compiling: Runner, running: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self._compiling, self._running = compiling, running
-        self._known = {_sizes(args, kwargs)}
+    PyTorch compiles again by itself at other sizes, with another number of threads, in inference mode, and for tensors
+    that were made there; but what it compiles so is not frozen.
+    """
+
+    def __init__(
+        self, compiling: Runner, running: Runner, args: Sequence[Any], kwargs: Mapping[str, Any], *, resizable: bool
+    ) -> None:
+        self._compiling, self._running, self._resizable = compiling, running, resizable
+        self._known = {self._circumstances(args, kwargs)}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        sizes = _sizes(args, kwargs)
-        if sizes in self._known:
+        now = self._circumstances(args, kwargs)
+        if now in self._known:
             return self._running(*args, **kwargs)
         result = self._compiling(*args, **kwargs)
-        self._known.add(sizes)
+        self._known.add(now)
         return result
 
-
-def _sizes(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[torch.Size | None, ...]:
-    """Return the shapes of arguments."""
-    return tuple([getattr(leaf, "shape", None) for leaf in pytree.tree_leaves((tuple(args), dict(kwargs)))])
+    def _circumstances(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[object, ...]:
+        """Return all by which PyTorch may compile again for arguments of one structure and one type each."""
+        is_flat = not kwargs and all(type(argument) is Tensor for argument in args)
+        leaves = args if is_flat else pytree.tree_leaves((tuple(args), dict(kwargs)))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        return (
+            torch.is_inference_mode_enabled(),
+            torch.get_num_threads(),
+            torch.are_deterministic_algorithms_enabled(),
+            *(tensor.is_inference() for tensor in tensors),
+            *(tensor.shape for tensor in tensors if self._resizable),
+        )
 
 
 class InductorAroundKernels(FrozenInductor):

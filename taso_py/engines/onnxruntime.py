@@ -191,7 +191,7 @@ class OnnxRuntimeSession(Session):
                 binding.bind_output(name)
                 results.append(None)
             else:
-                result = torch.empty(shape, dtype=dtype)
+                result = torch.empty(shape, dtype=dtype, device="cpu")
                 if not are_distinct:
                     result = memory.setdefault((dtype, tuple(shape)), result)
                 binding.bind_output(name, "cpu", 0, _ELEMENT_TYPES[dtype], shape, result.data_ptr())

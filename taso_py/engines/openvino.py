@@ -176,7 +176,7 @@ class OpenVinoSession(Session):
                 request.set_input_tensor(place, self._shared(tensor))
         results: list[Tensor | None] = []
         for place, (dtype, shape) in enumerate(self._outputs):
-            result = None if shape is None else torch.empty(shape, dtype=dtype)
+            result = None if shape is None else torch.empty(shape, dtype=dtype, device="cpu")
             results.append(result)
             if result is not None:
                 request.set_output_tensor(place, self._shared(result))

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program
 from taso_py.backend.division import Division, divided
+from taso_py.backend.guard import ArgumentError
 from taso_py.backend.identifiers import identifiers, input_names
 from taso_py.backend.storage import COMPUTES
 from taso_py.backend.tensors import TORCH_DTYPES, tensors_in
@@ -332,5 +333,11 @@ def input_names_in(found: Sequence[str], model: OnnxModel) -> tuple[str, ...]:
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """Return a tensor in row-major order without gradient history; unchanged if it is so already."""
+    """Return a tensor in row-major order without gradient history; unchanged if it is so already.
+
+    Raises:
+        ArgumentError: it is on another device, where the engine would read something else.
+    """
+    if not tensor.is_cpu:
+        raise ArgumentError(f"this module computes on the CPU, and was given a tensor on {tensor.device}")
     return tensor.detach().contiguous().resolve_conj().resolve_neg()

@@ -109,6 +109,32 @@ def test_weights_are_frozen_for_sizes_that_come_later_too() -> None:
     assert torch.allclose(runner(torch.ones(5, 3)), first)
 
 
+@compiles
+def test_weights_stay_frozen_in_inference_mode_and_with_other_threads() -> None:
+    """PyTorch compiles again there, up to a limit for all layers of a class that were compiled in the process."""
+    torch.compiler.reset()
+    module, threads = torch.nn.Linear(3, 4), torch.get_num_threads()
+    runner = prepare(module, "inductor-freezing", (torch.ones(2, 3),), {})
+    first = runner(torch.ones(2, 3))
+
+    def results() -> list[torch.Tensor]:
+        torch.set_num_threads(threads)
+        with torch.inference_mode():
+            made = torch.ones(2, 3)
+            inside = runner(made).clone()
+        outside = runner(made).clone()
+        torch.set_num_threads(threads + 1)
+        return [inside, outside, runner(torch.ones(2, 3))]
+
+    try:
+        assert all(torch.allclose(found, first) for found in results())
+        with torch.no_grad():
+            module.weight.add_(1)
+        assert all(torch.allclose(found, first) for found in results())
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_what_is_compiled_first_does_not_decide_whether_weights_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._inductor import config
     from torch._inductor.fx_passes import freezing_patterns

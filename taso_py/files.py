@@ -9,8 +9,8 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Generator, Mapping
-from pathlib import Path
+from collections.abc import Generator, Iterable, Mapping
+from pathlib import Path, PurePath
 
 if sys.platform != "win32":
     import fcntl
@@ -25,10 +25,11 @@ def replace_file(path: Path, content: bytes | str) -> None:
     replace_files(path.parent, {path.name: content})
 
 
-def replace_files(folder: Path, files: Mapping[str, bytes | str]) -> None:
+def replace_files(folder: Path, files: Mapping[str, bytes | str], gone: Iterable[str] = ()) -> None:
     """Write files of a folder, each completely or not at all, and rename them in order once all are written.
 
-    Names may have folders, which are made.
+    Names may have folders, which are made. The files in ``gone`` are removed before, once all are written, and the
+    folders in their names that are empty then.
 
     Raises:
         OSError: one cannot be written; its old content is unchanged.
@@ -42,6 +43,8 @@ def replace_files(folder: Path, files: Mapping[str, bytes | str]) -> None:
                 paths[name].parent.mkdir(parents=True, exist_ok=True)
             with drafts[name].open("xb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
+        for name in gone:
+            _remove(folder, name)
         for name, draft in drafts.items():
             os.replace(draft, paths[name])
     except BaseException:
@@ -49,6 +52,31 @@ def replace_files(folder: Path, files: Mapping[str, bytes | str]) -> None:
             with contextlib.suppress(OSError):
                 draft.unlink()
         raise
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Generator[Path]:
+    """Give the path of a draft to write to, which takes the place of a file once the body has ended without an error.
+
+    Raises:
+        OSError: it cannot be written; the old file is unchanged.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        yield draft
+        os.replace(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
+def _remove(folder: Path, name: str) -> None:
+    """Remove a file if there is one, and the folders in its name that are empty then."""
+    (folder / name).unlink(missing_ok=True)
+    for parent in list(PurePath(name).parents)[:-1]:
+        with contextlib.suppress(OSError):
+            (folder / parent).rmdir()
 
 
 @contextlib.contextmanager

@@ -117,6 +117,13 @@ def place_of(tensor: Tensor) -> object:
     return *lies, tensor.dtype, tensor.is_conj(), tensor.is_neg()
 
 
+def copy_once(target: Tensor, source: Tensor) -> Tensor:
+    """Copy a tensor to one that may show an element several times, as an expanded one does, and return that."""
+    once = tuple([slice(1) if step == 0 else slice(None) for step in target.stride()])
+    target[once].copy_(source[once])
+    return target
+
+
 def overlap(one: Tensor, other: Tensor) -> bool:
     """Return whether two tensors may have elements in the same memory: their extents in one storage meet."""
     if storage_of(one) != storage_of(other) or not one.numel() or not other.numel():

@@ -32,7 +32,7 @@ from taso_py.ir.errors import TasoError
 from taso_py.lock import optimization_lock
 from taso_py.saving.artifact import SavedForm, load_program, read_back, save, serialize
 from taso_py.saving.emit import emit_beside, forms_of
-from taso_py.saving.folder import ENTRIES, REPORT, TRACE, ArtifactError, check_writable
+from taso_py.saving.folder import ENTRIES, MODEL, PAGE, REPORT, TRACE, ArtifactError, check_writable
 from taso_py.saving.loading import load
 from taso_py.saving.original import PROGRAM, OriginalProgram
 from taso_py.saving.result import SavedResult, read
@@ -72,7 +72,7 @@ def refresh(
             f"{folder} holds several entry points, whose weights cannot be replaced; optimize them again"
         )
     saved = read(folder)
-    check_writable(target)
+    check_writable(target, [*(saved.files.keys() - {PAGE}), MODEL])
     with (
         optimization_lock(),
         report_unexpected(f"refreshing {folder}"),

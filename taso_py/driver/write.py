@@ -13,24 +13,37 @@ from pathlib import Path
 from taso_py.driver.evidence import gather_evidence
 from taso_py.driver.prepare import PreparedSource
 from taso_py.driver.result import Optimized
+from taso_py.engines.names import AUTO
+from taso_py.engines.table import ENGINES
 from taso_py.judging.evaluation import EvaluationOutcome
 from taso_py.report.optimization_page import optimization_page
 from taso_py.saving.artifact import save
+from taso_py.saving.compact import COMPACT
 from taso_py.saving.emit import ONNX_FORM, check_forms, emit_beside, forms_to_emit, names_of
-from taso_py.saving.folder import PAGE, add_page, check_writable
+from taso_py.saving.folder import PAGE, REPORT, TRACE, add_page, check_writable
 from taso_py.saving.original import PROGRAM, OriginalProgram
 from taso_py.search.trace import write_trace
 
 
-def check_output(output: Path | None, forms: Sequence[str]) -> None:
+def check_output(output: Path | None, forms: Sequence[str], runtime: str, is_onnx: bool) -> None:
     """Check before the search that the result can be written.
 
+    Args:
+        output: the folder, if any.
+        forms: formats to write beside ``model.pt2``.
+        runtime: the name of an engine, whose files are written too, or of several.
+        is_onnx: true if the model is an ONNX file, as which the result is written again.
+
     Raises:
-        TasoError: a format does not exist, or the folder cannot be written to.
+        TasoError: a format does not exist, the folder cannot be written to, or it has files of the user's own that the
+            result would replace.
     """
     check_forms(forms)
     if output is not None:
-        check_writable(output, names_of(forms))
+        engines = [engine for name, engine in ENGINES.items() if runtime in (AUTO, name)]
+        own = [name for engine in engines for name in (engine.file, *engine.beside) if name]
+        forms = [*forms, ONNX_FORM] if is_onnx else forms
+        check_writable(output, [*names_of(forms), *own, REPORT, TRACE, PAGE, PROGRAM, COMPACT])
 
 
 def write(

@@ -3,8 +3,8 @@
 Transformers saves and loads the components of a model one by one, each as a file. A component's file is an archive of
 what :mod:`taso_py.saving.together` puts in a folder.
 
-Invariant: components that were saved together share weights and state again if they are loaded one after the other;
-models that are loaded apart share nothing.
+Invariant: components that were saved together share weights and state again if one thread loads them one after the
+other; models that are loaded apart, or by several threads at once, share nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import get_ident
+from weakref import ReferenceType, ref
 
 from taso_py.engines.engine import Runner
 from taso_py.files import replace_file
@@ -79,8 +81,8 @@ class OptimizedProgram:
         replace_file(path, buffer.getvalue())
 
 
-_unfinished: dict[tuple[Path, str], tuple[SharedWeights, set[str]]] = {}
-"""Weights by file and digest, with the names of the components that are still to be loaded on them."""
+_unfinished: dict[tuple[Path, str, int], tuple[ReferenceType[SharedWeights], set[str]]] = {}
+"""Weights by file, digest and thread, with the names of the components that are still to be loaded on them."""
 
 
 def load_component(path: Path) -> OptimizedProgram:
@@ -106,11 +108,12 @@ def load_component(path: Path) -> OptimizedProgram:
 
 def _weights_for(path: Path, name: str, digest: str, state: Mapping[str, list[str]]) -> SharedWeights:
     """Return the weights for a component: those that others of the same load were given, or else read anew."""
-    key = path.resolve(), digest
-    weights, waiting = _unfinished.pop(key, (None, set[str]()))
+    key = path.resolve(), digest, get_ident()
+    known, waiting = _unfinished.pop(key, (None, set[str]()))
+    weights = None if known is None else known()
     if weights is None or name not in waiting:
         weights, waiting = SharedWeights(read_weights(path, digest), state, digest), set(state)
     waiting.discard(name)
     if waiting:
-        _unfinished[key] = weights, waiting
+        _unfinished[key] = ref(weights), waiting
     return weights

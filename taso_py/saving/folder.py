@@ -11,8 +11,8 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
+from pathlib import Path, PurePath
 from typing import Any
 
 from taso_py.files import folder_lock, replace_files
@@ -52,19 +52,10 @@ def write_result(directory: Path, files: Mapping[str, bytes], plan: Mapping[str,
     """
     said = {**plan, "files": {name: content_digest(data) for name, data in files.items()}}
     with writing(directory), folder_lock(directory):
-        # A model.py that no earlier result lists belongs to the user.
-        for name in {PAGE, *(file_digests(directory).keys() - files.keys())}:
-            _remove(directory, name)
-        replace_files(directory, {**files, PLAN: as_json(said)})
+        # A file that no earlier result lists, as a model.py, belongs to the user.
+        gone = file_digests(directory).keys() - files.keys()
+        replace_files(directory, {**files, PLAN: as_json(said)}, gone)
     return said
-
-
-def _remove(directory: Path, name: str) -> None:
-    """Remove a file, and the folders in its name that are empty then."""
-    (directory / name).unlink(missing_ok=True)
-    for folder in list((directory / name).relative_to(directory).parents)[:-1]:
-        with suppress(OSError):
-            (directory / folder).rmdir()
 
 
 def add_page(directory: Path, said: Mapping[str, Any], page: str) -> bool:
@@ -103,11 +94,19 @@ def file_digest(path: Path) -> str:
 
 
 def file_digests(directory: Path) -> Mapping[str, str]:
-    """Return the digests of the files of the result in a folder; empty if there is none."""
+    """Return the digests of the files of the result in a folder; empty if there is none.
+
+    Names of files outside the folder, which no result has, are left out.
+    """
     try:
-        return dict(json.loads((directory / PLAN).read_text())["files"])
+        found = dict(json.loads((directory / PLAN).read_text())["files"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
+    return {name: digest for name, digest in found.items() if _is_inside(PurePath(name))}
+
+
+def _is_inside(name: PurePath) -> bool:
+    return not name.is_absolute() and ".." not in name.parts
 
 
 def check_digests(directory: Path, files: Mapping[str, str], engine_file: str | None = None) -> None:
@@ -156,12 +155,22 @@ def check_writable(directory: Path, names: Sequence[str] = (), index: str = PLAN
     if (directory / other).exists():
         raise ArtifactError(f"{directory} holds a result of another form ({other}); choose another --output")
     earlier = file_digests(directory)
-    if not earlier and (directory / PLAN).exists():
+    if not earlier and _is_of_result(directory / index):
         return  # a damaged result, or one of an earlier version, may be replaced
-    for name in names:
+    for name in names if earlier else (index, *names):
         if (directory / name).exists() and name not in earlier:
             own = f"{directory / name} does not belong to a saved result, and would be replaced"
             raise ArtifactError(f"{own}; move it away, or choose another --output")
+
+
+def _is_of_result(path: Path) -> bool:
+    """Return whether a file that lists others exists and is a result's, which cannot be told once it is damaged."""
+    try:
+        return "version" in json.loads(path.read_text())
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError, TypeError):
+        return True
 
 
 @contextmanager

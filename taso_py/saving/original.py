@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
+from taso_py.backend.bits import content_of
 from taso_py.backend.program import Program
-from taso_py.backend.schema import place_of
+from taso_py.backend.schema import copy_once, place_of
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.models.huggingface import HuggingFaceModule
 from taso_py.saving.compact import are_equal, describe_without_weights, restore_without_weights
@@ -111,7 +112,9 @@ class OriginalProgram:
             if key not in source:
                 source[key] = name
                 laid = torch.empty_strided(shape, strides, dtype=dtype, device=self.said["device"])
-                weights[key] = laid.copy_(tensor)
+                weights[key] = copy_once(laid, tensor)
+                if 0 in strides and not torch.equal(content_of(laid), content_of(tensor.to(laid.device))):
+                    raise StateError(f"{name} repeats elements in the model that was optimized, but not here")
             elif not torch.equal(weights[key], tensor.to(weights[key].device)):
                 raise StateError(f"{name} and {source[key]} are one tensor in the model that was optimized, but differ")
         return restore_without_weights(self.said, {key: weights[key] for key in self.types})

@@ -18,10 +18,10 @@ Shapes: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 def shapes_of(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Shapes:
-    """Return the shapes of the tensors among arguments."""
+    """Return the shapes of the tensors among arguments, those of keyword arguments in the order of their names."""
     if not kwargs and all(isinstance(argument, Tensor) for argument in args):
         return tuple([tuple(argument.shape) for argument in args])
-    leaves = pytree.tree_leaves((args, dict(kwargs)))
+    leaves = pytree.tree_leaves((args, dict(sorted(kwargs.items()))))
     return tuple([tuple(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor)])
 
 
@@ -43,7 +43,9 @@ class SizedModule(nn.Module):
             original: called with arguments of other sizes; None to refuse them.
         """
         super().__init__()
-        self._runners, self._original = dict(runners), original
+        self._runners = dict(runners)
+        # The user's own model is no part of this module, which has evaluation mode and moves for itself.
+        object.__setattr__(self, "_original", original)
         for place, runner in enumerate(self._runners.values()):
             if isinstance(runner, nn.Module):
                 self.add_module(f"size_{place}", runner)
@@ -61,7 +63,8 @@ class SizedModule(nn.Module):
             ArgumentError: there is none, and no original.
         """
         given = shapes_of(args, kwargs)
-        runner = self._runners.get(given, self._original)
+        original: Callable[..., Any] | None = vars(self)["_original"]
+        runner = self._runners.get(given, original)
         if runner is None:
             raise ArgumentError(
                 f"this module was built for arguments of sizes {' and '.join(self.sizes)}, not {text_of(given)}; "

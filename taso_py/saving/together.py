@@ -88,7 +88,7 @@ def write_shared_weights(path: Path, entries: Mapping[str, SavableEntry]) -> str
 def write_entries(
     directory: Path, entries: Mapping[str, SavableEntry], sizes: Mapping[str, Shapes] | None = None
 ) -> None:
-    """Write several entry points to a folder, in place of those that are there.
+    """Write several entry points to a folder, in place of those that are there, after other runs that write to it.
 
     Args:
         directory: the folder.
@@ -98,7 +98,7 @@ def write_entries(
     Raises:
         ArtifactError: the folder cannot be written; then an earlier result is as it was.
     """
-    with writing(directory):
+    with writing(directory), folder_lock(directory):
         run = directory / f"run-{secrets.token_hex(8)}"
         try:
             run.mkdir()
@@ -112,8 +112,7 @@ def write_entries(
                 "entries": list(entries),
                 "sizes": sizes,
             }
-            with folder_lock(directory):
-                replace_files(directory, {ENTRIES: as_json(said)})
+            replace_files(directory, {ENTRIES: as_json(said)})
         except BaseException:
             shutil.rmtree(run, ignore_errors=True)
             raise
@@ -122,7 +121,7 @@ def write_entries(
 
 def _delete_others(directory: Path, kept: Path) -> None:
     """Delete the folders of all other runs, as far as that can be done."""
-    with folder_lock(directory), suppress(OSError):
+    with suppress(OSError):
         for path in directory.iterdir():
             if _RUN.fullmatch(path.name) and path != kept:
                 shutil.rmtree(path, ignore_errors=True)

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from taso_py.backend.bits import content_of
-from taso_py.backend.schema import place_of
+from taso_py.backend.schema import copy_once, place_of
+from taso_py.files import replacing
 from taso_py.ir.errors import first_line
 from taso_py.saving.folder import ArtifactError, file_digest
 
@@ -27,7 +28,7 @@ TensorsByProgram: TypeAlias = Mapping[str, Mapping[str, Tensor]]
 
 
 def write_weights(path: Path, tensors: TensorsByProgram, state: Mapping[str, Collection[str]]) -> str:
-    """Write the weights of several programs, and return the digest of the file.
+    """Write the weights of several programs, completely or not at all, and return the digest of the file.
 
     Args:
         path: the file.
@@ -38,16 +39,15 @@ def write_weights(path: Path, tensors: TensorsByProgram, state: Mapping[str, Col
         OSError: it cannot be written.
     """
     store = _Store()
-    torch.save(
-        {
-            program: {
-                name: tensor.detach() if name in state[program] else store.constant(tensor.detach())
-                for name, tensor in named.items()
-            }
-            for program, named in tensors.items()
-        },
-        path,
-    )
+    content = {
+        program: {
+            name: tensor.detach() if name in state[program] else store.constant(tensor.detach())
+            for name, tensor in named.items()
+        }
+        for program, named in tensors.items()
+    }
+    with replacing(path) as draft:
+        torch.save(content, draft)
     return file_digest(path)
 
 
@@ -92,7 +92,4 @@ def _without_surroundings(tensor: Tensor) -> Tensor:
     if needed == tensor.untyped_storage().nbytes():
         return tensor
     alone = torch.empty(needed // tensor.element_size(), dtype=tensor.dtype, device=tensor.device)
-    spread = alone.as_strided(tensor.shape, tensor.stride())
-    compact = [slice(1) if step == 0 else slice(None) for step in tensor.stride()]
-    spread[tuple(compact)].copy_(tensor[tuple(compact)])
-    return spread
+    return copy_once(alone.as_strided(tensor.shape, tensor.stride()), tensor)

@@ -22,6 +22,7 @@ from taso_py.driver.optimize import optimize_source
 from taso_py.driver.prepare import source_of
 from taso_py.driver.searches import rules_for
 from taso_py.frontend import import_program
+from taso_py.ir.errors import TasoError
 from taso_py.options import Options
 from taso_py.saving import artifact
 from taso_py.saving.folder import MODEL, PLAN, REPORT, ArtifactError
@@ -245,3 +246,33 @@ def test_state_that_is_written_comes_from_the_state_dict(tmp_path: Path, any_gai
     result = taso_py.refresh(tmp_path / "out", new.state_dict())
     for _ in range(2):
         torch.testing.assert_close(result(X), new(X), rtol=1e-4, atol=1e-4)
+
+
+def test_files_of_the_users_own_are_not_replaced(folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / MODEL).write_bytes(b"mine")
+    with pytest.raises(ArtifactError, match=r"model\.pt2 does not belong to a saved result"):
+        taso_py.refresh(folder, made(1).state_dict(), output=other)
+    assert [path.read_bytes() for path in other.iterdir()] == [b"mine"]
+
+
+def test_elements_that_the_model_repeats_are_one(tmp_path: Path) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+            self.register_buffer("mask", torch.ones(1, 4).expand(3, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x) * self.mask
+
+    x = torch.randn(3, 4)
+    taso_py.optimize(Masked().eval(), x, output=tmp_path, **QUICK)
+    state = Masked().state_dict()
+    state["mask"] = torch.full((3, 4), 2.0)
+    found = taso_py.refresh(tmp_path, state)(x)
+    torch.testing.assert_close(found, functional.linear(x, state["layer.weight"], state["layer.bias"]) * 2)
+    state["mask"] = torch.arange(12.0).view(3, 4)
+    with pytest.raises(TasoError, match="mask repeats elements in the model that was optimized, but not here"):
+        taso_py.refresh(tmp_path, state)

@@ -6,6 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -266,3 +268,33 @@ def test_what_cannot_be_shared_is_refused() -> None:
         )
     with pytest.raises(EntryPointError, match="valid in Python"):
         optimize_entry_points({"a b": EntryPoint(nn.ReLU(), torch.ones(1))})
+
+
+def test_a_run_waits_for_another_one_that_writes_to_its_folder(
+    tmp_path: Path, optimized: tuple[OptimizedEntries, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report, entered = next(iter(optimized[0].reports.values())), threading.Event()
+    write = together.write_shared_weights
+
+    def slow(path: Path, entries: Any) -> str:
+        digest = write(path, entries)
+        entered.set()
+        time.sleep(0.2)
+        return digest
+
+    monkeypatch.setattr(together, "write_shared_weights", slow)
+    runs = [
+        threading.Thread(
+            target=together.write_entries,
+            args=(tmp_path, {"one": together.SavableEntry(b"", {"w": torch.full((3,), n)}, (), report, "", None)}),
+        )
+        for n in (1.0, 2.0)
+    ]
+    runs[0].start()
+    assert entered.wait(10)
+    runs[1].start()
+    for run in runs:
+        run.join()
+    (found,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert torch.load(found / "weights.pt")["one"]["w"].tolist() == [2.0] * 3
+    assert json.loads((tmp_path / "entries.json").read_text())["folder"] == found.name

@@ -95,7 +95,7 @@ def test_keyword_inputs() -> None:
 
     examples = [{"x": torch.ones(2), "by": torch.ones(size)} for size in (1, 2)]
     result = optimize_sizes(Scaled().eval(), examples, **QUICK)
-    assert result.module.sizes == ("2,1", "2,2")
+    assert result.module.sizes == ("1,2", "2,2"), "in the order of the names"
     for example in examples:
         torch.testing.assert_close(result.module(**example), example["x"] * example["by"])
 
@@ -161,3 +161,16 @@ def test_wrong_options_are_one_line(
     assert main(["optimize", factory, *options]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
     assert said in line
+
+
+def test_keyword_arguments_come_in_any_order() -> None:
+    runners = {shapes_of((), {"x": torch.ones(2), "by": torch.ones(n)}): (lambda n=n, **_: n) for n in (1, 2)}
+    assert SizedModule(runners)(by=torch.ones(1), x=torch.ones(2)) == 1
+
+
+def test_the_original_is_no_part_of_the_module() -> None:
+    original = nn.Linear(4, 4)
+    sized = SizedModule({((1, 4),): lambda x: x}, original)
+    assert [*sized.modules()] == [sized]
+    assert original.training
+    assert torch.equal(sized(torch.ones(2, 4)), original(torch.ones(2, 4)))

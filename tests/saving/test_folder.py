@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -66,10 +67,14 @@ def test_a_run_that_is_killed_between_two_files_leaves_no_mix(
 
 
 def test_a_disk_that_is_full_costs_nothing_of_an_earlier_result(tmp_path: Path) -> None:
-    _save(tmp_path, 0)
+    said = _save(tmp_path, 0, {"model.py": b"code", "beside/it.txt": b"it"})
+    add_page(tmp_path, said, "page")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with pytest.raises(ArtifactError, match="cannot write"):
         _save(tmp_path, 1, {"x" * 300: b""})  # no disk takes such a name
-    assert torch.equal(load(tmp_path)(X), TWO[0](X))
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    _save(tmp_path, 1)
+    assert not (tmp_path / "beside").exists()
 
 
 def test_runs_that_save_to_one_folder_at_once_wait_for_each_other(
@@ -127,18 +132,41 @@ def test_files_that_are_no_results_stay(tmp_path: Path) -> None:
     assert {name: (tmp_path / name).read_bytes() for name in mine} == mine
 
 
-@pytest.mark.parametrize("name", ["model.pt2", "model.py"])
-def test_a_model_of_the_users_own_is_not_replaced(tmp_path: Path, name: str) -> None:
-    """Its name is that of a result, as in ``optimize model.pt2 --output .``."""
+@pytest.mark.parametrize(
+    ("name", "runtime"),
+    [
+        *((name, "eager") for name in ("model.pt2", "model.py", "report.html", "report.json", "original.pt")),
+        *(("model.onnx", runtime) for runtime in ("auto", "onnxruntime")),
+        ("openvino_model.bin", "openvino"),
+    ],
+)
+def test_files_of_the_users_own_are_not_replaced(tmp_path: Path, name: str, runtime: str) -> None:
+    """Their names are those of a result, as in ``optimize model.pt2 --output .``."""
     (tmp_path / name).write_bytes(b"mine")
     with pytest.raises(ArtifactError, match=rf"{name} does not belong to a saved result, .* choose another --output"):
-        optimize_source(Source("two", TWO[0], (X,)), Options(), [], tmp_path, forms=("pt2", "code"))
+        optimize_source(Source("two", TWO[0], (X,)), Options(runtime=runtime), [], tmp_path, forms=("pt2", "code"))
     assert [path.name for path in tmp_path.iterdir()] == [name]
     (tmp_path / name).unlink()
     _save(tmp_path, 0, {"model.py": b"code"})
     check_writable(tmp_path, ("model.pt2", "model.py"))
     (tmp_path / "plan.json").write_text("damaged")
     check_writable(tmp_path, ("model.pt2", "model.py"))
+    (tmp_path / "plan.json").write_text('{"trips": ["Rome"]}')
+    with pytest.raises(ArtifactError, match=r"plan\.json does not belong to a saved result"):
+        check_writable(tmp_path, ("model.pt2", "model.py"))
+
+
+def test_files_outside_of_the_folder_are_not_deleted(tmp_path: Path) -> None:
+    """A plan that somebody sent may list any."""
+    out, mine = tmp_path / "out", tmp_path / "notes.txt"
+    _save(out, 0)
+    mine.write_text("mine")
+    plan = json.loads((out / "plan.json").read_text())
+    plan["files"] |= {"../notes.txt": "", str(mine): ""}
+    (out / "plan.json").write_text(json.dumps(plan))
+    _save(out, 1)
+    assert mine.read_text() == "mine"
+    assert torch.equal(load(out)(X), TWO[1](X))
 
 
 def test_what_is_the_users_to_change_or_to_delete_is_not_missed(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class Decision:
         engine = ENGINES[self.runtime]
         module = engine.build(folded, plan)
         with preserve_state(program, [module], (args, kwargs)):
-            return engine.prepare(module, args, kwargs or {})
+            return engine.prepare(module, args, kwargs or {}, resizable=bool(program.open))
 
 
 class Decisions:
@@ -127,6 +128,7 @@ def decision_key(program: Program, options: Options, rules: Sequence[Substitutio
     """Return a digest (32 hexadecimal digits) of everything that a decision depends on."""
     parts = (
         VERSION,
+        version("taso-py"),
         program.graph.digest,
         [tensor.stride() for tensor in program.example_inputs],
         [tensor.stride() for tensor in program.weights.values()],

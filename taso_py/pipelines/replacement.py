@@ -4,7 +4,8 @@ The module stays the object that it was, with its attributes, parameters and hoo
 was made for run that.
 
 Invariant: a call that no form was made for, one that needs gradients or is made in training mode, one that a compiler
-traces, and every call after the weights have changed run the module's own ``forward``.
+traces or that runs under autocast, and every call after weights or parts of the module have changed run the module's
+own ``forward``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,11 @@ class Replacement:
         self._homes = [
             (home, name) for home in _tensor_homes(module) for name, held in home.items() if held is not None
         ]
-        self._weights = FrozenWeights(dict(enumerate(self._tensors())))
+        tensors = [tensor for tensor in self._tensors() if tensor is not None]
+        self._weights = FrozenWeights(dict(enumerate(tensors)))
+        self._kinds = {"cpu", *(tensor.device.type for tensor in tensors)}
+        self._parts = [(part, _makeup(part)) for part in module.modules()][1:]
+        self._class, self._children = type(module), [*module.children()]
         self.is_on = True
         module.forward = self
 
@@ -68,10 +73,21 @@ class Replacement:
     def _may_serve(self, args: Any, kwargs: Any) -> bool:
         if not self._runners or self._module.training or self._needs_gradients(args, kwargs):
             return False
-        if not self._weights.are_current(self._tensors()):
-            _log.warning("the weights of a %s have changed; it runs as it is", type(self._module).__name__)
+        if any(map(torch.is_autocast_enabled, self._kinds)):
+            return False
+        if not self._is_as_it_was():
+            _log.warning("weights or parts of a %s have changed; it runs as it is", self._class.__name__)
             self._runners.clear()
         return bool(self._runners)
+
+    def _is_as_it_was(self) -> bool:
+        """Return whether the module consists of the same parts as before, and their tensors have not changed."""
+        return (
+            type(self._module) is self._class
+            and [*self._module.children()] == self._children
+            and all(_makeup(part) == before for part, before in self._parts)
+            and self._weights.are_current(self._tensors())
+        )
 
     def _needs_gradients(self, args: Any, kwargs: Any) -> bool:
         if not torch.is_grad_enabled():
@@ -79,8 +95,9 @@ class Replacement:
         leaves = pytree.tree_leaves((args, kwargs))
         return any(leaf.requires_grad for leaf in (*leaves, *self._tensors()) if isinstance(leaf, Tensor))
 
-    def _tensors(self) -> list[Tensor]:
-        return [home[name] for home, name in self._homes]
+    def _tensors(self) -> list[Tensor | None]:
+        """Return the tensors that it was made with, None in the place of one that is gone."""
+        return [home.get(name) for home, name in self._homes]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return the own ``forward`` of the module's copy, whose weights will be its own."""
@@ -93,6 +110,16 @@ class Replacement:
         raise FrozenError(
             "a module with an optimized forward cannot be pickled; call undo() of the optimized parts first"
         )
+
+
+def _makeup(part: nn.Module) -> list[object]:
+    """Return what a part of a module computes by, but for tensors: its class, parts, hooks, and ``forward`` if its own.
+
+    Adapters exchange parts, and pruning and parametrizations change their class or add hooks.
+    """
+    own = vars(part)
+    hooks = (*own["_forward_pre_hooks"].values(), *own["_forward_hooks"].values())
+    return [type(part), own.get(FORWARD), *own["_modules"].values(), *hooks]
 
 
 def _tensor_homes(module: nn.Module) -> list[Mapping[str, Any]]:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from taso_py.backend import Program
 from taso_py.backend.plan import NO_PLAN
 from taso_py.driver.decisions import KNOWN_SHARE, UNUSABLE, Decision, Decisions, Winners, decision_key
-from taso_py.frontend import import_module
+from taso_py.engines.table import ENGINES
+from taso_py.frontend import import_module, import_program
 from taso_py.options import Options
 from taso_py.rules.apply import apply
 from taso_py.rules.match import Matcher
@@ -50,6 +51,22 @@ def test_what_is_carried_out_is_folded_as_what_was_timed() -> None:
     assert isinstance(runner, torch.fx.GraphModule)
     assert not [node for node in runner.graph.nodes if "exp" in str(node.target)]
     torch.testing.assert_close(runner(x), module(x))
+
+
+def test_sizes_that_are_open_stay_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def prepare(module: nn.Module, _args: Any, _kwargs: Any, resizable: bool = False) -> nn.Module:
+        asked.append(resizable)
+        return module
+
+    monkeypatch.setattr(ENGINES["eager"], "prepare", prepare)
+    x = torch.rand(4, 8)
+    sizes = ({0: torch.export.Dim("batch", min=2, max=64)},)
+    opened = import_program(torch.export.export(nn.ReLU(), (x,), dynamic_shapes=sizes), (x,))
+    for program in (opened, import_module(nn.ReLU(), (x,))):
+        unchanged(program).apply(program, (x,))
+    assert asked == [True, False]
 
 
 def test_a_decision_depends_on_how_weights_lie_in_memory_and_not_on_what_they_are() -> None:

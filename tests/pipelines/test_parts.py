@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune
 
 import taso_py
 from taso_py.backend.frozen import FrozenError
@@ -186,3 +188,47 @@ def test_an_interrupt_leaves_the_pipeline_as_it_was(monkeypatch: pytest.MonkeyPa
         optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
     assert "forward" not in vars(model)
     assert not model._forward_pre_hooks
+
+
+class _Doubled(nn.Module):
+    """A layer around another, as adapters put one in its place."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * self.layer(x)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda block: setattr(block, "left", _Doubled(block.left)),
+        lambda block: nn.utils.parametrizations.weight_norm(block.left),
+        lambda block: prune.l1_unstructured(block.left, "weight", amount=0.5),
+        lambda block: block.left.register_forward_hook(lambda _module, _args, result: 3 * result),
+        lambda block: setattr(block.left, "forward", lambda x: x),
+    ],
+    ids=["exchanged", "parametrized", "pruned", "hooked", "patched"],
+)
+def test_changed_parts_end_the_replacement(change: Callable[[Any], object], caplog: pytest.LogCaptureFixture) -> None:
+    model = Block().eval()
+    optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+    with torch.no_grad():
+        before = model(tokens())
+        change(model)
+        after = model(tokens())
+        assert torch.equal(after, type(model).forward(model, tokens()))
+    assert caplog.text.count("have changed") == 1
+    if "parametrize" not in str(type(model.left)).lower():
+        assert not torch.allclose(after, before)
+
+
+def test_calls_under_autocast_run_the_module() -> None:
+    model = Block().eval()
+    optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model(tokens()), type(model).forward(model, tokens()))
+    with torch.no_grad():
+        assert torch.allclose(model(tokens()), type(model).forward(model, tokens()), atol=1e-5)

@@ -80,8 +80,8 @@ def _remove(folder: Path, name: str) -> None:
 
 
 @contextlib.contextmanager
-def folder_lock(folder: Path) -> Generator[None]:
-    """Hold an exclusive lock on a folder, waiting for other holders; no file is written for it.
+def folder_lock(folder: Path, *, shared: bool = False) -> Generator[None]:
+    """Hold a lock on a folder, exclusive or shared by those who read it, and wait for it; no file is written for it.
 
     Windows and some network file systems have no such locks; there this does nothing.
     """
@@ -91,7 +91,7 @@ def folder_lock(folder: Path) -> Generator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

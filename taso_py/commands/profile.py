@@ -33,10 +33,13 @@ def add(commands: Any) -> None:
 
 def _profile(parsed: argparse.Namespace) -> int:
     from taso_py.profiling.profile import ProfileOptions, profile_source
+    from taso_py.saving.folder import ArtifactError
     from taso_py.saving.result import read
 
     options = ProfileOptions(seconds=parsed.seconds, seed=parsed.seed, progress=True)
     saved = read(parsed.model) if parsed.model and Path(parsed.model).is_dir() else None
+    if saved is not None and saved.weights is not None:
+        raise ArtifactError(f"{parsed.model} shares its weights with other entry points; give the model itself")
     if saved is not None:
         parsed.model = str(saved.program)
     return answer(parsed, lambda source: profile_source(source, options, parsed.output, saved))

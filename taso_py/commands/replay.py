@@ -22,6 +22,6 @@ def _replay(parsed: argparse.Namespace) -> int:
     from taso_py.driver.replay import replay_trace
 
     with model_of(parsed) as source:
-        steps = replay_trace(parsed.trace, source)
+        steps = replay_trace(parsed.trace, source, parsed.seed)
     print(f"{steps} steps replayed: each rule matched, its sides agree in float64, and the result is the recorded one")
     return 0

@@ -82,11 +82,13 @@ class Ratio:
     rounds: int
     coverage: float
     """The probability that the true median lies between ``low`` and ``high``; at least 95 % from six rounds on."""
+    confidence: float = CONFIDENCE
+    """The probability that was asked for, which few rounds do not give."""
 
     @property
     def faster(self) -> bool:
-        """True if the whole confidence interval, at 95 % or more, lies above 1."""
-        return self.coverage >= CONFIDENCE and self.low > 1
+        """True if the whole confidence interval lies above 1, and has the coverage that was asked for."""
+        return self.coverage >= self.confidence and self.low > 1
 
 
 @dataclass(frozen=True)
@@ -238,7 +240,7 @@ def _needs_more_rounds(found: Race, *, is_due: bool) -> bool:
 
 def _is_clear(ratio: Ratio) -> bool:
     """Return whether a gain is sure and its interval narrower than itself, or there is surely none that matters."""
-    return ratio.coverage >= CONFIDENCE and (ratio.low - 1 > ratio.high - ratio.low or ratio.high <= 1 + TIE)
+    return ratio.coverage >= ratio.confidence and (ratio.low - 1 > ratio.high - ratio.low or ratio.high <= 1 + TIE)
 
 
 def _may_become_sure(ratio: Ratio) -> bool:
@@ -342,4 +344,4 @@ def _ratio(dividends: Sequence[float], divisors: Sequence[float], confidence: fl
     """Return the speed-up by the rounds that both contestants ran."""
     ratios = sorted(mine / max(other, 1e-12) for mine, other in zip(dividends, divisors, strict=False))
     interval = median_interval(ratios, confidence)
-    return Ratio(interval.median, interval.low, interval.high, len(ratios), interval.coverage)
+    return Ratio(interval.median, interval.low, interval.high, len(ratios), interval.coverage, confidence)

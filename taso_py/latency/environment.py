@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import platform
 import re
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,7 +129,7 @@ def _cpu() -> Environment:
         convolution_precision=_precision(torch.backends.mkldnn, "conv"),
         deterministic=torch.are_deterministic_algorithms_enabled(),
         cudnn_benchmark=False,
-        settings=_settings(mkldnn=torch.backends.mkldnn.enabled),
+        settings=", ".join(filter(None, (_settings(mkldnn=torch.backends.mkldnn.enabled), *_library_settings()))),
     )
 
 
@@ -160,6 +161,17 @@ def _cuda(device: torch.device) -> Environment:
         ),
         launched_by=_cpu_name(),
     )
+
+
+_VARIABLES = (
+    *(f"{prefix}_{name}" for prefix in ("ONEDNN", "DNNL") for name in ("MAX_CPU_ISA", "DEFAULT_FPMATH_MODE")),
+    *("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS"),
+)
+"""Environment variables by which oneDNN and MKL choose other kernels."""
+
+
+def _library_settings() -> Sequence[str]:
+    return [f"{name}={os.environ[name]}" for name in _VARIABLES if os.environ.get(name)]
 
 
 def _settings(**switches: object) -> str:

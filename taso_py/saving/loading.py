@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from taso_py.engines.names import SESSION_ENGINES
+from taso_py.files import folder_lock
 from taso_py.ir.errors import first_line
 from taso_py.saving.folder import ENTRIES, ENTRIES_VERSION, ArtifactError, WarmupError
 from taso_py.saving.result import SavedResult, read
@@ -39,12 +41,14 @@ def load(directory: str | os.PathLike[str], *, warmup: Iterable[int | Mapping[st
         ArtifactError: the folder holds no saved result, or a file of it is damaged.
         WarmupError: the result does not have these sizes, or has several entry points.
     """
-    sizes = list(warmup)
-    if (Path(directory) / ENTRIES).is_file():
-        return _load_together(Path(directory), sizes)
-    saved = read(directory)
-    saved.warn_of_threads(stacklevel=2)
-    return run_result(saved, saved.read_weights(), sizes)
+    folder, sizes = Path(directory), list(warmup)
+    # A run that saves to the folder meanwhile would leave files of two runs to be read.
+    with folder_lock(folder, shared=True) if folder.is_dir() else nullcontext():
+        if (folder / ENTRIES).is_file():
+            return _load_together(folder, sizes)
+        saved = read(folder)
+        saved.warn_of_threads(stacklevel=2)
+        return run_result(saved, saved.read_weights(), sizes)
 
 
 def run_result(

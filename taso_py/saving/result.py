@@ -26,7 +26,7 @@ from taso_py.engines.engine import Engine, EngineUnavailableError
 from taso_py.engines.names import ENGINE_NAMES
 from taso_py.kernels.saved import restore as restore_kernels
 from taso_py.saving.compact import COMPACT, CompactFormError, restore
-from taso_py.saving.folder import MODEL, PLAN, ArtifactError, check_digests, content_digest
+from taso_py.saving.folder import ENTRIES, MODEL, PLAN, ArtifactError, check_digests, content_digest
 from taso_py.saving.weights_file import read_weights
 
 _log = logging.getLogger(__name__)
@@ -176,6 +176,10 @@ def read(directory: str | os.PathLike[str]) -> SavedResult:
         files = dict(saved["files"]) if version == VERSION else {}
         weights = WeightsPlace(**saved["weights"]) if saved.get("weights") else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        if (folder / ENTRIES).is_file():
+            raise ArtifactError(
+                f"{folder} holds several entry points, not one result; give the model itself"
+            ) from error
         raise ArtifactError(f"{folder} holds no saved result: {error!r}; it needs {PLAN} and {MODEL}") from error
     if version != VERSION:
         raise ArtifactError(f"{folder / PLAN} is of version {version}, not {VERSION}; optimize the model again")

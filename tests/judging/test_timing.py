@@ -340,3 +340,13 @@ def test_functions_race_on_the_real_clock() -> None:
     result = race({"few": lambda: sum(range(10)), "many": lambda: sum(range(1000))}, device="cpu", rounds=3)
     assert result.rounds == 3
     assert all(seconds > 0 for times in result.times.values() for seconds in times)
+
+
+def test_a_lead_is_sure_only_with_the_coverage_that_was_asked_for() -> None:
+    """Ten rounds that all lead have a coverage of 99.8 %."""
+    times = {"baseline": (2.0,) * 10, "winner": (1.0,) * 10}
+    assert [Race(times, RaceStop.TIME, confidence).ratio("winner").faster for confidence in (0.95, 0.998, 0.999)] == [
+        True,
+        True,
+        False,
+    ]

@@ -184,3 +184,19 @@ def test_without_locks_a_folder_is_written_all_the_same(tmp_path: Path, monkeypa
     monkeypatch.setattr(files.fcntl, "flock", refuse)
     _save(tmp_path, 0)
     assert torch.equal(load(tmp_path)(X), TWO[0](X))
+
+
+def test_what_is_read_waits_for_a_run_that_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(source: Path, target: Path) -> None:
+        begun.set()
+        time.sleep(0.05)
+        real(source, target)
+
+    begun, real = threading.Event(), os.replace
+    _save(tmp_path, 0)
+    monkeypatch.setattr(files.os, "replace", slow)
+    run = threading.Thread(target=_save, args=(tmp_path, 1))
+    run.start()
+    assert begun.wait(10)
+    assert torch.equal(load(tmp_path)(X), TWO[1](X))
+    run.join()

@@ -69,6 +69,16 @@ def test_switches_that_are_off_change_the_key(switch: Callable[[], AbstractConte
     assert Environment.from_dict(changed.as_dict()) == changed
 
 
+def test_variables_by_which_libraries_choose_kernels_change_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "MKL_CBWR"):
+        monkeypatch.delenv(name, raising=False)
+    before = Environment.current("cpu")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    after = Environment.current("cpu")
+    assert after.settings.endswith("ONEDNN_MAX_CPU_ISA=AVX2")
+    assert after.key() != before.key()
+
+
 def test_the_key_is_the_same_in_another_process() -> None:
     program = (
         "import json, sys; from taso_py.latency.environment import Environment;"

@@ -121,22 +121,22 @@ class Normalizer:
     def _from_definition(
         self, node: Node, op: TensorOperator, index: tuple[Dim, ...], known: Sequence[Dim]
     ) -> list[Term]:
-        reads: dict[Element, None] = {}
+        reads: dict[tuple[int, Element], None] = {}  # by operand: one may be given twice
 
-        def operand(value: Value) -> Operand:
+        def operand(place: int, value: Value) -> Operand:
             def read(at: tuple[Dim, ...]) -> Scalar:
                 element = Element(value, at)
-                reads[element] = None
+                reads[place, element] = None
                 return element
 
             return Operand(value.type, read)
 
-        definition = op.define([operand(value) for value in node.inputs], index)
+        definition = op.define([operand(place, value) for place, value in enumerate(node.inputs)], index)
         # The definitions of data movement and maxima only choose among elements, which occur on both sides.
         if self._level is not ProofLevel.MOVEMENT or op.rounding is Rounding.NEVER:
             return self.sum(definition, {}, known)
         if op.is_elementwise:
-            return self._uninterpreted(op, list(reads), known)
+            return self._uninterpreted(op, [element for _, element in reads], known)
         return list(product_of(Read(f"#{node.digest}", index)))
 
     def _uninterpreted(self, op: TensorOperator, reads: Sequence[Element], known: Sequence[Dim]) -> list[Term]:

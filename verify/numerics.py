@@ -29,7 +29,9 @@ from taso_py.ir.size import Poly
 from taso_py.ir.traits import Rounding
 from taso_py.ops.base import TensorOperator
 from taso_py.ops.choice import ComparisonOperator, Where
-from taso_py.ops.contraction import Conv2d
+from taso_py.ops.contraction import Conv2d, Conv3d
+from taso_py.ops.elementwise import Cast
+from taso_py.ops.normalization import Attention, BatchNorm, GroupNorm, InstanceNorm
 from taso_py.ops.pooling import AvgPool2d
 from taso_py.rules.substitution import Substitution
 from taso_py.rules.verdict import Numerics
@@ -57,7 +59,9 @@ def classify(rule: Substitution, level: ProofLevel) -> Numerics:
         found.append(Numerics.RANGE)
     if level is ProofLevel.ALGEBRA and _squares(source) != _squares(target):
         found.append(Numerics.RANGE)
-    if _changes_masked(source, target):
+    if _weighs_norms(source, target):
+        found.append(Numerics.RANGE)
+    if _changes_masked(source, target, level):
         found.append(Numerics.MASK)
     if max(found) < Numerics.RANGE and not stays_in_range(rule):
         found.append(Numerics.RANGE)
@@ -91,8 +95,13 @@ def _of_comparisons(source: Graph, target: Graph, level: ProofLevel) -> Numerics
 
 
 def _compared(graph: Graph) -> Iterator[frozenset[Value]]:
-    """The values that are compared with each other."""
-    return (frozenset(node.inputs) for node in graph.nodes if isinstance(node.op, ComparisonOperator))
+    """The values that are compared with each other, or converted to integers or truth values, which jump as well."""
+    return (
+        frozenset(node.inputs)
+        for node in graph.nodes
+        if isinstance(node.op, ComparisonOperator)
+        or (isinstance(node.op, Cast) and not (node.op.dtype.is_floating or node.op.dtype.is_complex))
+    )
 
 
 def _is_unrounded(value: Value) -> bool:
@@ -155,6 +164,11 @@ def _windows(graph: Graph) -> Iterator[tuple[object, ...]]:
             yield (*node.inputs[1].type.shape[-2:], *node.op.padding)
         elif isinstance(node.op, AvgPool2d) and (node.op.padding != (0, 0) or node.op.ceil):
             yield (*node.op.kernel, *node.op.padding, node.op.ceil)
+        elif isinstance(node.op, Conv3d) and any(node.op.padding):
+            yield (*node.inputs[1].type.shape[-3:], *node.op.padding)
+        elif isinstance(node.op, Attention) and node.op.causal:
+            # Keys that a row does not see are multiplied by zero.
+            yield ("causal", node.inputs[1].type.shape[-2])
 
 
 def _variables(graph: Graph) -> set[Node]:
@@ -172,11 +186,25 @@ def _squares(graph: Graph) -> set[str]:
     return {node.inputs[0].node.op.name for node in squares} - {"relu"}
 
 
-def _changes_masked(source: Graph, target: Graph) -> bool:
+def _weighs_norms(source: Graph, target: Graph) -> bool:
+    """Return whether a weight enters or leaves a norm that multiplies it by one over the deviation first."""
+    norms = [
+        {(node.op.name, len(node.inputs)) for node in graph.nodes if _is_weighed(node)} for graph in (source, target)
+    ]
+    return bool(norms[0] and norms[1]) and norms[0] != norms[1]
+
+
+def _is_weighed(node: Node) -> bool:
+    return isinstance(node.op, BatchNorm | GroupNorm | InstanceNorm)
+
+
+def _changes_masked(source: Graph, target: Graph, level: ProofLevel) -> bool:
     """Return whether a row that a mask removes entirely may be computed by another formula."""
     exponentials = [_names(graph, _is_exponential) for graph in (source, target)]
     masks = [_has_mask(graph) for graph in (source, target)]
-    return masks[0] != masks[1] or (any(masks) and exponentials[0] != exponentials[1])
+    if masks[0] != masks[1]:
+        return True
+    return any(masks) and (level is ProofLevel.ALGEBRA or exponentials[0] != exponentials[1])
 
 
 def _has_mask(graph: Graph) -> bool:

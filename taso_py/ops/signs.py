@@ -91,7 +91,9 @@ def _sign_of_node(node: Node) -> Sign:
         case Input(sign=sign):
             return sign
         case Constant(value):
-            return Sign.ANY if isinstance(value, Poly) or value != value else _sign(define_constant(node.op))
+            if isinstance(value, Poly) or value != value:
+                return Sign.ANY
+            return _sign(define_constant(node.op)) if math.isfinite(value) else _of_number(value)
         case TensorOperator(is_movement=True, fills=False):
             moved = [value for value in node.inputs if value.type.dtype is node.types[0].dtype]
             return min(map(_read, moved), default=Sign.ANY)
@@ -105,10 +107,10 @@ def _sign_of_node(node: Node) -> Sign:
 
 
 def _may_wrap(node: Node) -> bool:
-    """Return whether a node computes integers that may wrap around, so that a square may be negative."""
+    """Return whether a node computes integers that may wrap around, or complex numbers: squares may be negative."""
     dtype = node.types[0].dtype
-    is_whole = not (dtype.is_floating or dtype.is_complex or dtype is DType.BOOL)
-    return is_whole and node.op.rounding is not Rounding.NEVER
+    is_real = dtype.is_floating or dtype is DType.BOOL
+    return not is_real and node.op.rounding is not Rounding.NEVER
 
 
 def _operand(value: Value) -> Operand:

@@ -68,7 +68,7 @@ def _excerpt(values: Sequence[Value], levels: int) -> tuple[tuple[Value, ...], M
     leaves: dict[Value, Value] = {}
     for node in kept:
         for operand in node.inputs:
-            if operand.node not in kept:
+            if operand.node not in kept and operand not in leaves:
                 leaves[operand] = make(Input(f"v{len(leaves)}", operand.type)).value
     found = images([node for node, _ in values], leaves)
     origins = {image: leaf for leaf, image in leaves.items()}

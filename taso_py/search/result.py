@@ -82,7 +82,8 @@ class Limits:
         """Return whether the numerics class of a match's rule is allowed at its element type."""
         cap = self.numerics
         if cap is None:
-            cap = Numerics.ZERO_TERMS if match.dtype is DType.F16 else Numerics.MASK
+            dtypes = {match.dtype, *(value.type.dtype for value in match.outputs)}
+            cap = Numerics.ZERO_TERMS if DType.F16 in dtypes else Numerics.MASK
         return match.rule.numerics <= cap
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 from taso_py.ir.node import Node, Value, make
-from taso_py.ir.operator import Input
+from taso_py.ir.operator import Constant, Input
 from taso_py.ir.sign import SIGNS, Sign, with_sign
 from taso_py.ir.types import DType, TensorType
 from taso_py.ops.evaluate import Domain, Floats, evaluate
@@ -182,3 +183,10 @@ def test_integers_wrap_around(text: str) -> None:
 )
 def test_conversions_that_lose_nothing_keep_signs(text: str, sign: Sign) -> None:
     assert sign_of(parse_graph(text).outputs[0]) is sign
+
+
+def test_complex_squares_and_infinite_numbers_have_the_sign_that_they_have() -> None:
+    square = "graph(z: c64[4]) { return cast(mul(z, z)){dtype=f32} }"
+    assert sign_of(parse_graph(square).outputs[0]) is Sign.ANY
+    for number, sign in ((math.inf, Sign.POSITIVE), (-math.inf, Sign.ANY)):
+        assert sign_of(make(Constant(number, DType.F32)).value) is sign

@@ -203,3 +203,18 @@ def test_concatenation_is_associative(count: int) -> None:
         source, target = (f"concat({', '.join(each)}){{axis=-2}}" for each in (names, parts))
         (rule,) = read_rules(f"rule {variables} source {source} target {target}")
         assert prove(rule).outcome is Outcome.PROVED
+
+
+def test_an_operand_that_is_read_twice_is_one() -> None:
+    """Attention whose values are its keys reads these twice."""
+    rules = read_rules("""
+    rule a: float[..A,B,C], b: float[..A,D,C], c: float[..A,D,E]
+      source slice(attention(a, b, c)){axis=-2, start=F, stop=G}
+      target attention(slice(a){axis=-2, start=F, stop=G}, b, c)
+      numerics REORDER
+    """)
+    text = "graph(q: f32[2,12,8], k: f32[2,12,8]) {{ return concat({}){{axis=-2}} }}"
+    parts = [f"attention(slice(q){{axis=-2, start={i}, stop={i + 2}}}, k, k)" for i in range(0, 12, 2)]
+    graph = parse_graph(text.format(", ".join(parts)))
+    (match,) = Lemmas([*rules, JOINED, WHOLE]).matches(graph, set())
+    assert apply(graph, match) == parse_graph(text.replace("concat({}){{axis=-2}}", "attention(q, k, k)").format())

@@ -61,6 +61,23 @@ def test_many_that_read_one_value_are_one(graph: Graph) -> None:
     assert prove(match.rule).outcome is Outcome.PROVED
 
 
+def test_weights_of_the_type_of_what_they_share_are_not_taken_for_it() -> None:
+    sizes = [*range(1, 8), 8, 8, 8]
+    weights = "\n".join(f'w{i} = weight{{key="w{i}", type=f32[8,{size}]}}' for i, size in enumerate(sizes))
+    results = ", ".join(f"matmul(x, w{i})" for i in range(len(sizes)))
+    graph = parse_graph(f"graph(x: f32[8,8]) {{\n{weights}\n return {results} }}")
+    (match,) = lemmas(graph)
+    after = apply(graph, match)
+    assert after is not None
+    (product,) = (node for node in after.nodes if node.op.name == "matmul")
+    assert product.inputs[0] == graph.inputs[0].value
+    joined = product.inputs[1].node
+    assert joined.op.name == "concat"
+    assert sorted(value.node.digest for value in joined.inputs) == sorted(
+        node.digest for node in graph.nodes if node.is_static
+    )
+
+
 def test_some_are_left_out_where_no_rule_merges_them() -> None:
     deeper = heads([3] * MANY, more=", matmul(x, matmul(permute(x){order=[-1,-2]}, matmul(x, w0)))")
     for graph in (heads([3] * MANY, more=", matmul(z, w0)"), deeper):

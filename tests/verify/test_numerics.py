@@ -56,6 +56,26 @@ CASES = {
         MATRICES + "source mul(matmul(a, b), add(c, c))\n target add(mul(matmul(a, b), c), mul(matmul(a, b), c))",
         Numerics.REASSOCIATE,
     ),
+    "the same layer on rows that is a truth value": (
+        "rule x: f32[M,K], w: f32[K,N]\n source slice(cast(matmul(x, w)){dtype=i64}){axis=-2, start=S, stop=T}\n"
+        "target cast(matmul(slice(x){axis=-2, start=S, stop=T}, w)){dtype=i64}",
+        Numerics.RANGE,
+    ),
+    "a bias beyond masked attention": (
+        "rule q: float[..B,L,E], k: float[..B,S,E], v: float[..B,S,F], m: float[L,S], b: float[F]\n"
+        "source attention(q, k, add(v, b), m){scale=C}\n target add(attention(q, k, v, m){scale=C}, b)",
+        Numerics.MASK,
+    ),
+    "a weight enters a norm that multiplies it first": (
+        "rule a: float[A,B,C,D], b: float[B,1,1]\n source mul(instance_norm(a){eps=E}, b)\n"
+        "target instance_norm(a, reshape(b){shape=[B]}){eps=E}",
+        Numerics.RANGE,
+    ),
+    "a window of a volume without what is padded": (
+        "rule x: float[N,C,1,H,W], w: float[O,C,3,K,L]\n source conv3d(x, w){padding=[1,0,0]}\n"
+        "target conv3d(x, slice(w){axis=-3, start=1, stop=2})",
+        Numerics.ZERO_TERMS,
+    ),
     "adding up like terms": (
         "rule x: float[M]\n source add(x, x)\n target mul(x, constant{value=2.0, dtype=float})",
         Numerics.REASSOCIATE,
@@ -116,7 +136,7 @@ CASES = {
         "rule q: float[..B,L,E], k: float[..B,S,E], v: float[..B,S,F], w: float[..B,S,F], m: float[L,S]\n"
         "source add(attention(q, k, v, m){scale=C}, attention(q, k, w, m){scale=C})\n"
         "target attention(q, k, add(v, w), m){scale=C}",
-        Numerics.RANGE,
+        Numerics.MASK,  # whether a row that it removes stays zero is not looked at
     ),
     "a product of others first": (
         VECTORS + "source mul(mul(x, y), z)\n target mul(mul(x, z), y)",

@@ -130,7 +130,8 @@ class Chain:
         weight, bias = self.parameters(statics)
         folded = self.norm and (self.norm.op, self.norm.inputs[1:])
         which = pack, repr(arguments), self.product.inputs[1], isinstance(self.product.op, Matmul), folded
-        return packs.packed(which, lambda: pack(weight, *arguments), None if tells_size else weight.nbytes), bias
+        packed = packs.packed(which, lambda: pack(weight, *arguments), None if tells_size else weight.nbytes)
+        return packed, None if bias is None else bias.contiguous()  # libraries read it as dense, without a question
 
     def parameters(self, statics: Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
         """Return weight and bias with the normalisation folded in, in the precision of the weight, output axis first.

@@ -183,10 +183,11 @@ def contest(
         far: set[str] = set()
         for heat in range(heats):
             missing |= _build_all(running, heat, but=far)
-            for name, middle in _heat(running, seconds / heats, seed + heat).items():
+            middles = _heat(running, seconds / heats, seed + heat)
+            for name, middle in middles.items():
                 found.setdefault(name, []).append(middle)
-            first = {name: middles[0] for name, middles in found.items()}
-            far = {name for name, middle in first.items() if middle > FAR * min(first.values())}
+            if heat == 0:
+                far = {name for name, middle in middles.items() if middle > FAR * min(middles.values())}
         times = {name: tuple(found[name]) for name in running}
         fastest = min(times, key=lambda name: times[name][-1])
         others = [contestant for name, contestant in running.items() if name != fastest]

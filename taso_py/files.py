@@ -34,9 +34,8 @@ def replace_files(folder: Path, files: Mapping[str, bytes | str], gone: Iterable
     Raises:
         OSError: one cannot be written; its old content is unchanged.
     """
-    # Not from tempfile, whose files are readable by their owner only, whatever the umask.
     paths = {name: folder / name for name in files}
-    drafts = {name: path.with_name(f".{path.name}.{secrets.token_hex(8)}") for name, path in paths.items()}
+    drafts = {name: _draft_of(path) for name, path in paths.items()}
     try:
         for name, content in files.items():
             if paths[name].parent != folder:
@@ -61,7 +60,7 @@ def replacing(path: Path) -> Generator[Path]:
     Raises:
         OSError: it cannot be written; the old file is unchanged.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    draft = _draft_of(path)
     try:
         yield draft
         os.replace(draft, path)
@@ -69,6 +68,12 @@ def replacing(path: Path) -> Generator[Path]:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
+
+
+def _draft_of(path: Path) -> Path:
+    """Return a new name beside a file."""
+    # Not from tempfile, whose files are readable by their owner only, whatever the umask.
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
 
 
 def _remove(folder: Path, name: str) -> None:

@@ -153,7 +153,7 @@ def evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) 
                 held[node.value] = weights[node.op.key].detach()
             elif not isinstance(node.op, Constant):
                 given = [held.get(operand) for operand in node.inputs]
-                operands = _operands(node, given, as_declared=node in declared or isinstance(node.op, _AS_DECLARED))
+                operands = _operands(node, given, as_declared=node in declared)
                 held.update(zip(node.outputs, lower(call_now, node, operands, device), strict=True))
                 for operand in dict.fromkeys(node.inputs):
                     if last[operand] is node:
@@ -162,18 +162,21 @@ def evaluate(value: Value, weights: Mapping[str, Tensor], device: torch.device) 
 
 
 def _declared(nodes: Sequence[Node]) -> set[Node]:
-    """Return the nodes that a comparison, an operator without a definition or a conversion to integers reads.
+    """Return the nodes that are computed in their own types: some operators, and all that those read which decide.
 
-    There one rounding decides: ``3 * 0.1 <= 0.3`` is true in single precision and false in double precision.
+    In what a comparison, an operator without a definition or a conversion to integers reads, one rounding decides:
+    ``3 * 0.1 <= 0.3`` is true in single precision and false in double precision.
 
     Args:
         nodes: the nodes, each behind those that it reads.
     """
     found = set[Node]()
     for node in reversed(nodes):
-        decides = isinstance(node.op, Opaque | ComparisonOperator) or not node.types[0].dtype.is_floating
+        decides = isinstance(node.op, Opaque) or not node.types[0].dtype.is_floating
         if decides or node in found:
             found.update(operand for operand, _ in node.inputs)
+        if isinstance(node.op, _AS_DECLARED):
+            found.add(node)
     return found
 
 

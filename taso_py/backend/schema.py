@@ -18,6 +18,12 @@ OVERLOAD = "overload"
 """The fx ``meta`` key of the overload that a called Python function stands for."""
 
 
+COMPARISONS = frozenset(
+    ("eq", "ne", "lt", "le", "gt", "ge", "not_equal", "less", "less_equal", "greater", "greater_equal")
+)
+"""Names of ATen operators that compare numbers."""
+
+
 def target_of(node: fx.Node) -> Any:
     """Return the overload that an fx node calls, even if it calls it through a Python function."""
     return node.meta.get(OVERLOAD, node.target)

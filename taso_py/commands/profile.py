@@ -38,8 +38,8 @@ def _profile(parsed: argparse.Namespace) -> int:
 
     options = ProfileOptions(seconds=parsed.seconds, seed=parsed.seed, progress=True)
     saved = read(parsed.model) if parsed.model and Path(parsed.model).is_dir() else None
-    if saved is not None and saved.weights is not None:
-        raise ArtifactError(f"{parsed.model} shares its weights with other entry points; give the model itself")
     if saved is not None:
+        if saved.weights is not None:
+            raise ArtifactError(f"{parsed.model} shares its weights with other entry points; give the model itself")
         parsed.model = str(saved.program)
     return answer(parsed, lambda source: profile_source(source, options, parsed.output, saved))

@@ -20,13 +20,13 @@ from typing import Any
 import torch
 
 from taso_py.backend import NO_PLAN, UNLIMITED, Program, fold
-from taso_py.checking.preserve import preserve_state
 from taso_py.driver.result import Optimized
 from taso_py.engines.engine import Runner
 from taso_py.engines.names import AUTO
 from taso_py.engines.session import SessionEngine
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
+from taso_py.judging.building import built_in
 from taso_py.kernels.saved import dump, restore
 from taso_py.latency.database import default_path
 from taso_py.latency.environment import Environment
@@ -75,10 +75,7 @@ class Decision:
         graph = replay(program.graph, read_trace(self.trace))
         folded = fold(replace(program, graph=graph), UNLIMITED)  # as for the module that was timed
         plan = NO_PLAN if self.plan is None else restore(folded.graph, self.plan, program.device)
-        engine = ENGINES[self.runtime]
-        module = engine.build(folded, plan)
-        with preserve_state(program, [module], (args, kwargs)):
-            return engine.prepare(module, args, kwargs or {}, resizable=bool(program.open))
+        return built_in(ENGINES[self.runtime], folded, plan, (args, kwargs or {}), program).runner
 
 
 class Decisions:

@@ -77,9 +77,11 @@ class Selection:
         """
         if not (self.expected_s and gains):
             return True
-        # What is expected of PyTorch's kernels has a gain in it already.
-        own = {searched: 1.0 if searched == KERNEL_PRICES else gain for searched, gain in gains.items()}
-        fastest = min(self.expected_s[searched] / gain for searched, gain in own.items())
+        fastest = min(
+            # What is expected of PyTorch's kernels has a gain in it already.
+            self.expected_s[searched] / (1.0 if searched == KERNEL_PRICES else gain)
+            for searched, gain in gains.items()
+        )
         return self.expected_s[prices] / (MARGIN * max(gains.values()) ** 1.5) < fastest
 
     def without(self, left: Sequence[str]) -> Selection:
@@ -190,7 +192,7 @@ def _unchanged(
         if prices == KERNEL_PRICES:
             continue
         try:
-            built[prices] = built_in(engine, folded, NO_PLAN, source, program)
+            built[prices] = built_in(engine, folded, NO_PLAN, (source.args, source.kwargs), program)
         except EngineUnavailableError as error:
             notes.append(str(error))
     return built, notes

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 
+from taso_py.backend.schema import COMPARISONS
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator, Weight
@@ -35,12 +36,7 @@ MOST_COMPARED = 2**24
 """The largest integer up to which float32 holds all."""
 PLACES = frozenset(("argmax", "argmin", "bucketize", "max", "min", "searchsorted", "topk"))
 """ATen operators that return indices, and compare integers as floating-point numbers."""
-COMPARISONS = frozenset(
-    [
-        *("eq", "ne", "lt", "le", "gt", "ge", "isin"),
-        *("not_equal", "less", "less_equal", "greater", "greater_equal"),
-    ]
-)
+_COMPARING = COMPARISONS | {"isin"}
 """ATen operators that compare integers as floating-point numbers, and return truth values."""
 SUMS = frozenset(("count_nonzero", "sum"))
 """ATen operators that add integers up, as floating-point numbers."""
@@ -95,13 +91,14 @@ class _Limits:
 
     def _compared(self, node: Node) -> int:
         """Return the limit on the integers that a node compares with others, or for their places; 0 if it does not."""
-        given = [*self._given(node), *(abs(number) for number in numbers_in(node.op) if isinstance(number, int))]
         name = aten_name(node.op) if isinstance(node.op, Opaque) else ""
         if name in PLACES:
             return max([0, *self._given(node)])
+        if not isinstance(node.op, ComparisonOperator) and name not in _COMPARING:
+            return 0
+        given = [*self._given(node), *(abs(number) for number in numbers_in(node.op) if isinstance(number, int))]
         # Rounding changes no comparison with a number that float32 holds with its neighbours.
-        compares = isinstance(node.op, ComparisonOperator) or name in COMPARISONS
-        return max(given) if compares and min(given, default=0) >= MOST_COMPARED else 0
+        return max(given) if min(given, default=0) >= MOST_COMPARED else 0
 
     def of(self, value: Value) -> int:
         """Return the limit of a value; any for other types."""

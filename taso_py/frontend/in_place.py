@@ -17,17 +17,11 @@ from torch._C import DispatchKey
 from torch._ops import OpOverload
 from torch.export import ExportedProgram
 
-from taso_py.backend.schema import bind, is_trusted, out_of_place_form
+from taso_py.backend.schema import COMPARISONS, bind, is_trusted, out_of_place_form
 from taso_py.backend.storage import allocates
 from taso_py.backend.tracing import quiet
 
-_TRUTHS = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("eq", "ne", "lt", "le", "gt", "ge", "not_equal", "less", "less_equal", "greater", "greater_equal"),
-        *("logical_and", "logical_or", "logical_xor", "logical_not"),
-    )
-)
+_TRUTHS = COMPARISONS | {"logical_and", "logical_or", "logical_xor", "logical_not"}
 """Functions that return truth values, and in place numbers of the type of what they write to."""
 
 
@@ -62,7 +56,7 @@ def _new_form(node: fx.Node) -> OpOverload | None:
     # Of several element types, a result in place has that of what is written to, which may not be that of a new one.
     types = set(map(_dtype, (node, *node.all_input_nodes)))
     is_one = len(types) == 1 and None not in types
-    return form if is_one and (form.name().partition(".")[0] not in _TRUTHS or types == {torch.bool}) else None
+    return form if is_one and (form.overloadpacket.__name__ not in _TRUTHS or types == {torch.bool}) else None
 
 
 def _is_elementwise(form: OpOverload) -> bool:

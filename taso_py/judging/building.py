@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -25,22 +26,28 @@ COMPILED_FINALISTS = 1
 """The number of rewritten graphs that are built for compilers, which take up to a minute for each."""
 
 
-def built_in(engine: Engine, program: Program, plan: Plan, source: Source, original: Program) -> Built:
+def built_in(
+    engine: Engine,
+    program: Program,
+    plan: Plan,
+    arguments: tuple[Sequence[Any], Mapping[str, Any]],
+    original: Program,
+) -> Built:
     """Return a program built for an engine, after a first call that leaves the state of the model as it was.
 
     Args:
         engine: the engine.
         program: the program; parts that depend on weights only have been folded.
         plan: the kernels that compute it.
-        source: the model, with the arguments of the call.
+        arguments: the arguments of the call, positional and by keyword.
         original: the model as a program.
 
     Raises:
         EngineUnavailableError: the engine cannot run the program here.
     """
     module = engine.build(program, plan)
-    with preserve_state(original, [module], (source.args, source.kwargs)):
-        return Built(module, engine.prepare(module, source.args, source.kwargs, resizable=bool(original.open)))
+    with preserve_state(original, [module], arguments):
+        return Built(module, engine.prepare(module, *arguments, resizable=bool(original.open)))
 
 
 @dataclass(frozen=True)
@@ -99,11 +106,12 @@ class FinalistBuilder:
     def _of(self, candidate: Candidate, engines: Sequence[Engine]) -> Iterator[Finalist]:
         """Yield a candidate built for each of the engines that can run it."""
         program = fold(replace(self.program, graph=candidate.graph), UNLIMITED)
+        arguments = self.source.args, self.source.kwargs
         for engine in engines:
             plan = self.planner(program.graph, engine)
             built = None if candidate.applied else self.built.get(engine.name)
             try:
-                built = built or built_in(engine, program, plan, self.source, self.program)
+                built = built or built_in(engine, program, plan, arguments, self.program)
             except EngineUnavailableError as error:
                 self.note(str(error))
                 continue

@@ -175,9 +175,14 @@ def or_nan(w: Writer, found: OnnxValue, x: OnnxValue, dtype: DType, axes: Sequen
     """Write a result of a reduction, or NaN where an element along the axes is; see :func:`extreme`."""
     if not dtype.is_floating:
         return found
-    is_nan = w.cast(w.op("IsNaN", x), DType.I32)
-    has_nan = w.cast(w.op("ReduceMax", is_nan, w.integers(axes), keepdims=keep), DType.BOOL)
+    _, has_nan = nan_along(w, x, axes, keep=keep)
     return w.op("Where", has_nan, w.number(math.nan, dtype), found)
+
+
+def nan_along(w: Writer, x: OnnxValue, axes: Sequence[int], *, keep: int) -> tuple[OnnxValue, OnnxValue]:
+    """Write which elements are NaN, as integers, and whether one along the axes is."""
+    is_nan = w.cast(w.op("IsNaN", x), DType.I32)
+    return is_nan, w.cast(w.op("ReduceMax", is_nan, w.integers(axes), keepdims=keep), DType.BOOL)
 
 
 def _reduction(name: str) -> Row:

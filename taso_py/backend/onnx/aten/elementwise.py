@@ -186,13 +186,13 @@ def _pow(base: str, exponent: str) -> OpaqueRow:
 
 def _whole_power(w: Writer, call: OpaqueCall, x: OnnxValue, power: object) -> OnnxValue:
     """Write a power of integers as products, which wrap around; engines compute others in double precision."""
-    if isinstance(call.arguments["self"], OnnxOperand) and isinstance(power, int) and power > 2:
-        half = _whole_power(w, call, x, power // 2)
-        square = w.op("Mul", half, half)
-        return w.op("Mul", square, x) if power % 2 else square
-    if power in (1, 2):
-        return w.op("Mul", x, x) if power == 2 else x
-    raise call.refuse("raises integers to other powers than the first and higher ones")
+    if not isinstance(call.arguments["self"], OnnxOperand) or not isinstance(power, int) or power < 1:
+        raise call.refuse("raises integers to other powers than the first and higher ones")
+    if power == 1:
+        return x
+    half = _whole_power(w, call, x, power // 2)
+    square = w.op("Mul", half, half)
+    return w.op("Mul", square, x) if power % 2 else square
 
 
 def _compared(name: str, *, inverted: bool = False) -> OpaqueRow:
@@ -248,10 +248,8 @@ def _divided(w: Writer, call: OpaqueCall) -> OnnxValue:
     quotient = w.op("Div", left, right)  # towards zero
     if mode != "floor":
         return quotient
-    zero, rest = w.number(0, dtype), w.op("Sub", left, w.op("Mul", quotient, right))
-    differs = w.op("Xor", w.op("Less", rest, zero), w.op("Less", right, zero))
-    is_below = w.op("And", differs, w.op("Not", w.op("Equal", rest, zero)))
-    return w.op("Sub", quotient, w.cast(is_below, dtype))
+    rest = w.op("Sub", left, w.op("Mul", quotient, right))
+    return w.op("Sub", quotient, w.cast(_has_other_sign(w, rest, right, dtype), dtype))
 
 
 def _floored(w: Writer, left: OnnxValue, right: OnnxValue, dtype: DType) -> OnnxValue:
@@ -267,9 +265,15 @@ def _floored(w: Writer, left: OnnxValue, right: OnnxValue, dtype: DType) -> Onnx
 
 def _rest(w: Writer, left: OnnxValue, right: OnnxValue, dtype: DType) -> tuple[OnnxValue, OnnxValue]:
     """Write the remainder of division towards zero, which has the dividend's sign, and whether another was wanted."""
-    rest, zero = w.op("Mod", left, right, fmod=1), w.number(0.0, dtype)
+    rest = w.op("Mod", left, right, fmod=1)
+    return rest, _has_other_sign(w, rest, right, dtype)
+
+
+def _has_other_sign(w: Writer, rest: OnnxValue, right: OnnxValue, dtype: DType) -> OnnxValue:
+    """Write whether the remainder of division towards zero has another sign than the divisor, as zero does not."""
+    zero = w.number(0, dtype)
     differs = w.op("Xor", w.op("Less", rest, zero), w.op("Less", right, zero))
-    return rest, w.op("And", differs, w.op("Not", w.op("Equal", rest, zero)))
+    return w.op("And", differs, is_not_zero(w, rest, dtype))
 
 
 def _remainder(w: Writer, call: OpaqueCall) -> OnnxValue:

@@ -22,6 +22,11 @@ def _places(w: Writer, operand: OnnxOperand) -> OnnxValue:
     return operand.onnx if operand.type.dtype in _INDICES else w.cast(operand.onnx, DType.I64)
 
 
+def _long(w: Writer, operand: OnnxOperand) -> OnnxValue:
+    """Return a tensor of indices as int64, so that they may be computed with."""
+    return operand.onnx if operand.type.dtype is DType.I64 else w.cast(operand.onnx, DType.I64)
+
+
 def _gather(w: Writer, call: OpaqueCall) -> OnnxValue:
     if not call.operand().type.rank:
         raise call.refuse("reads a number by an index")
@@ -61,7 +66,7 @@ def _index(w: Writer, call: OpaqueCall) -> OnnxValue:
 
 def _stacked(w: Writer, indices: Sequence[OnnxOperand]) -> OnnxValue:
     """Stack broadcastable index tensors along a new last axis."""
-    places = [w.cast(index.onnx, DType.I64) if index.type.dtype is not DType.I64 else index.onnx for index in indices]
+    places = [_long(w, index) for index in indices]
     total = places[0]
     for place in places[1:]:
         total = w.op("Add", total, place)
@@ -160,9 +165,7 @@ def _put(w: Writer, call: OpaqueCall) -> OnnxValue:
     if reduction is not None:
         return _added_at(w, x, list(indices.values()), values)
     places = _stacked(w, list(indices.values()))
-    sizes, rest = w.op("Shape", places, end=-1), dims[len(axes) :]
-    shape = w.op("Concat", sizes, w.dims(rest), axis=0) if rest else sizes
-    return w.op("ScatterND", x.onnx, places, w.op("Expand", values, shape), reduction=reduction)
+    return w.op("ScatterND", x.onnx, places, _rows_at(w, values, w.op("Shape", places, end=-1), dims[len(axes) :]))
 
 
 def _added_at(w: Writer, x: OnnxOperand, indices: Sequence[OnnxOperand], values: OnnxValue) -> OnnxValue:
@@ -173,17 +176,20 @@ def _added_at(w: Writer, x: OnnxOperand, indices: Sequence[OnnxOperand], values:
     axes, rest = x.type.dims[: len(indices)], x.type.dims[len(indices) :]
     number: OnnxValue | None = None
     for dim, index in zip(axes, indices, strict=True):
-        place = index.onnx if index.type.dtype is DType.I64 else w.cast(index.onnx, DType.I64)
-        size = w.scalar(dim)
+        place, size = _long(w, index), w.scalar(dim)
         place = w.op("Where", w.op("Less", place, w.number(0, DType.I64)), w.op("Add", place, size), place)
         number = place if number is None else w.op("Add", w.op("Mul", number, size), place)
-    sizes = w.op("Shape", number)
-    shape = w.op("Concat", sizes, w.dims(rest), axis=0) if rest else sizes
     flat = w.dims([-1, *rest])
-    rows = w.op("Reshape", w.op("Expand", values, shape), flat)
+    rows = w.op("Reshape", _rows_at(w, values, w.op("Shape", number), rest), flat)
     places = w.op("Expand", w.op("Reshape", number, w.integers([-1, *[1] * len(rest)])), w.op("Shape", rows))
     lines = w.op("ScatterElements", w.op("Reshape", x.onnx, flat), places, rows, axis=0, reduction="add")
     return w.op("Reshape", lines, w.dims(x.type.dims))
+
+
+def _rows_at(w: Writer, values: OnnxValue, sizes: OnnxValue, rest: Sequence[Dim]) -> OnnxValue:
+    """Repeat values for places of the given sizes, and for the axes behind the indexed ones."""
+    shape = w.op("Concat", sizes, w.dims(rest), axis=0) if rest else sizes
+    return w.op("Expand", values, shape)
 
 
 def _put_where(w: Writer, call: OpaqueCall, axis: int, mask: OnnxOperand) -> OnnxValue:

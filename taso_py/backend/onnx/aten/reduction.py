@@ -10,7 +10,7 @@ import torch
 
 from taso_py.backend.onnx.aten.elementwise import operand_as, operands_as
 from taso_py.backend.onnx.elementwise import is_not_zero
-from taso_py.backend.onnx.pooling import EXTREMES, extreme
+from taso_py.backend.onnx.pooling import EXTREMES, extreme, nan_along
 from taso_py.backend.onnx.row import OnnxOperand, OpaqueCall, OpaqueRow, Result
 from taso_py.backend.onnx.writer import OnnxValue, Writer, as_number
 from taso_py.backend.tensors import TORCH_DTYPES
@@ -71,8 +71,7 @@ def _place_of(w: Writer, name: str, x: OnnxValue, dtype: DType, *, axis: int, ke
     place = w.op(name, x, axis=axis, keepdims=keep)
     if not dtype.is_floating:
         return place
-    is_nan = w.cast(w.op("IsNaN", x), DType.I32)
-    has_nan = w.cast(w.op("ReduceMax", is_nan, w.integers([axis]), keepdims=keep), DType.BOOL)
+    is_nan, has_nan = nan_along(w, x, [axis], keep=keep)
     return w.op("Where", has_nan, w.op("ArgMax", is_nan, axis=axis, keepdims=keep), place)
 
 

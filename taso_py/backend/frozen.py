@@ -273,12 +273,19 @@ class FrozenCodeGen(_PyTreeCodeGen):
         return super().generate_output(output_args, **given)
 
     def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, *, expanded_def: bool = False) -> str:
-        """Return the head of the function: its signature, the change of grad mode, the flattening of arguments."""
-        names = list(self.pytree_info.orig_args)
+        """Return the head of the function: its signature, the change of grad mode, the flattening of arguments.
+
+        Keyword arguments stay keyword arguments: the original may have others in between, or another order.
+        """
+        names, spec = list(self.pytree_info.orig_args), self.pytree_info.in_spec
+        count = spec.child(0).num_children + (names[:1] == ["self"])
+        given, keywords = names[:count], names[count:]
         whole = super().gen_fn_def(free_vars, maybe_return_annotation, expanded_def=expanded_def)
-        head = CodeGen.gen_fn_def(self, list(names), maybe_return_annotation, expanded_def=expanded_def)
-        call = f"({', '.join(['self.forward', *names])})"
+        bare = CodeGen.gen_fn_def(self, list(names), maybe_return_annotation, expanded_def=expanded_def)
+        marked = [*given, *(["*", *keywords] if keywords else [])]
+        head = CodeGen.gen_fn_def(self, marked, maybe_return_annotation, expanded_def=expanded_def)
+        call = f"({', '.join(['self.forward', *given, *(f'{name}={name}' for name in keywords)])})"
         guard = f"\n    if torch.is_grad_enabled():\n        return {without_gradients.__name__}{call}"
         if self.has_kernels:
             guard = f"\n    if torch.compiler.is_dynamo_compiling():\n        return uncompiled{call}{guard}"
-        return head + guard + whole.removeprefix(head)
+        return head + guard + whole.removeprefix(bare)

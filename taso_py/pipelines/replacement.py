@@ -36,7 +36,7 @@ class Replacement:
 
         Args:
             module: the module, whose weights are frozen in the runners.
-            runners: optimized forms, each for other arguments, of which it raises an `ArgumentError` otherwise.
+            runners: optimized forms, each for other arguments, of which it raises an `ArgumentError` or `TypeError` otherwise.
         """
         self._module, self._runners = module, list(runners)
         self._own: Any = vars(module).get(FORWARD)
@@ -66,7 +66,7 @@ class Replacement:
             for runner in self._runners:
                 try:
                     return runner(*args, **kwargs)
-                except ArgumentError:  # raised before anything is computed
+                except (ArgumentError, TypeError):  # before anything is computed; Python's own for other keywords
                     continue
         return self._forward(*args, **kwargs)
 

@@ -300,7 +300,7 @@ def to_code(content: bytes) -> bytes:
     exported, args, kwargs = exported_program(content)
     module = exported.module()
     assert isinstance(module, fx.GraphModule)
-    text = _CODE.format(forward="\n".join(f"    {line}".rstrip() for line in _lines(module, exported.graph)))
+    text = _CODE.format(forward="\n".join(f"    {line}".rstrip() for line in _lines(module, exported)))
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / MODEL).write_bytes(content)
         path = Path(folder) / CODE
@@ -314,9 +314,11 @@ def to_code(content: bytes) -> bytes:
     return text.encode()
 
 
-def _lines(module: fx.GraphModule, graph: fx.Graph) -> list[str]:
-    """Return the body of ``forward``, with types of values as comments."""
-    values = {node.name: node.meta.get("val") for node in graph.nodes if node.op == "call_function"}
+def _lines(module: fx.GraphModule, exported: ExportedProgram) -> list[str]:
+    """Return the lines of ``forward``, with types of values as comments."""
+    values = {node.name: node.meta.get("val") for node in exported.graph.nodes if node.op == "call_function"}
+    in_spec = exported.call_spec.in_spec
+    keywords = 0 if in_spec is None else in_spec.child(1).num_children
     lines: list[str] = []
     for line in module.code.strip().splitlines():
         # Statements that free values and checks of arguments are not part of the computation.
@@ -324,6 +326,9 @@ def _lines(module: fx.GraphModule, graph: fx.Graph) -> list[str]:
         value = values.get(line.strip().partition(" = ")[0])
         if "_guards_fn" not in line:
             lines.append(f"{line}  # {_type(value)}" if isinstance(value, Tensor) else line)
+    if keywords:  # PyTorch's head takes them by position too, in the order of the example
+        head = lines[0].split(", ")
+        lines[0] = ", ".join([*head[:-keywords], "*", *head[-keywords:]])
     return lines
 
 

@@ -57,7 +57,7 @@ class SizedModule(nn.Module):
         return tuple(map(text_of, self._runners))
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the runner for these sizes.
+        """Call the runner for these sizes, or the original if it takes no such arguments.
 
         Raises:
             ArgumentError: there is none, and no original.
@@ -70,4 +70,9 @@ class SizedModule(nn.Module):
                 f"this module was built for arguments of sizes {' and '.join(self.sizes)}, not {text_of(given)}; "
                 "optimize it for that size too"
             )
-        return runner(*args, **kwargs)
+        try:
+            return runner(*args, **kwargs)
+        except (ArgumentError, TypeError):  # before anything is computed; Python's own for other keywords
+            if original is None or runner is original:
+                raise
+        return original(*args, **kwargs)

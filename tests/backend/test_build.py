@@ -144,6 +144,32 @@ def test_arguments_are_checked() -> None:
     assert torch.equal(module(X, True), X + torch.arange(3))
 
 
+class Masked(nn.Module):
+    """Two keywords, of which an example may give the second alone, or both the other way round."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+        masked = x if mask is None else x * mask
+        return masked if bias is None else masked + bias
+
+
+def test_keyword_arguments_of_the_example_are_given_by_name_only() -> None:
+    """By position the original would take another one."""
+    for given in ({"bias": X}, {"bias": X, "mask": X}):
+        module = build(import_module(Masked(), (X,), given))
+        for order in (given, dict(reversed(given.items()))):
+            again = {name: value + place for place, (name, value) in enumerate(order.items())}
+            assert torch.equal(module(X, **again), Masked()(X, **again))
+            assert torch.equal(module(x=X, **again), Masked()(X, **again))
+        for others in ((X, *given.values()), (X, X + 1), (X,)):
+            with pytest.raises(TypeError, match="positional argument|keyword-only argument"):
+                module(*others)
+    module = build(import_module(Masked(), (X, X, X)))
+    assert torch.equal(module(X, bias=X, mask=X + 1), module(X, X + 1, X))
+    grad = X.clone().requires_grad_()
+    module = build(import_module(Masked(), (X,), {"bias": X}))
+    assert torch.equal(module(grad, bias=X), 2 * X)
+
+
 def test_the_structure_of_arguments_is_checked() -> None:
     """Flattening alone would take the elements that the example had, and leave out the others."""
     model = Model(lambda s, xs, named: sum(xs) * named["scale"])

@@ -12,10 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import taso_py
+from taso_py.backend import build
 from taso_py.backend.guard import ArgumentError
 from taso_py.cli import main
 from taso_py.entries.entry import EntryPointError
 from taso_py.entries.sizes import OptimizedSizes, optimize_sizes
+from taso_py.frontend import import_module
 from taso_py.saving.sized import SizedModule, shapes_of, text_of
 from taso_py.saving.warmup import WarmupError
 
@@ -49,6 +51,22 @@ def test_each_size_is_computed(model: nn.Module, optimized: tuple[OptimizedSizes
         for batch in SIZES:
             for calls in (result.module, loaded):
                 torch.testing.assert_close(calls(_image(batch)), model(_image(batch)))
+
+
+class Shifted(nn.Module):
+    """Two keywords of one size."""
+
+    def forward(self, x: Tensor, factor: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+        return (x if factor is None else x * factor) + (0 if shift is None else shift)
+
+
+def test_calls_with_other_keywords_are_the_models_own() -> None:
+    x = torch.linspace(-1, 1, 4)
+    calls = SizedModule({shapes_of((x,), {"shift": x}): build(import_module(Shifted(), (x,), {"shift": x}))}, Shifted())
+    for args, kwargs in (((x,), {"shift": x}), ((x,), {"factor": x}), ((x, x), {})):
+        assert torch.equal(calls(*args, **kwargs), Shifted()(*args, **kwargs))
+    with pytest.raises(TypeError, match="other"):
+        calls(x, other=x)
 
 
 def test_other_sizes_are_the_models_own_or_refused(model: nn.Module, optimized: tuple[OptimizedSizes, Path]) -> None:

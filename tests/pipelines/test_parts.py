@@ -114,6 +114,36 @@ def test_calls_that_no_form_was_made_for_run_the_module(searches: list[str]) -> 
     assert ran == [2, 3]
 
 
+class Scaled(nn.Module):
+    """A part with a keyword that calls may leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None) -> Tensor:
+        y = self.block(x) if scale is None else self.block(x) * scale
+        return y if shift is None else y + shift
+
+
+def test_calls_with_other_keywords_run_the_module() -> None:
+    model = Scaled().eval()
+    found = optimize_parts(taso_py.inspect(model, tokens(), shift=tokens()), **QUICK)
+    assert model.forward in found.replacements
+    with torch.no_grad():
+        for args, kwargs in (
+            ((), {"shift": tokens()}),
+            ((), {"scale": tokens()}),
+            ((), {"scale": tokens(), "shift": tokens()}),
+            ((tokens(),), {}),
+            ((), {}),
+        ):
+            expected = type(model).forward(model, tokens(), *args, **kwargs)
+            assert torch.allclose(model(tokens(), *args, **kwargs), expected, atol=1e-5)
+        with pytest.raises(TypeError, match="other"):
+            model(tokens(), other=tokens())
+
+
 def test_changed_weights_end_the_replacement(caplog: pytest.LogCaptureFixture) -> None:
     model = Block().eval()
     optimize_parts(taso_py.inspect(model, tokens()), **QUICK)

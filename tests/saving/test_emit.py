@@ -57,6 +57,20 @@ def test_code_computes_the_same_without_this_package(content: bytes, tmp_path: P
     assert "relu = torch.ops.aten.relu.default(conv2d)  # float32[1, 3, 3, 4]" in text
 
 
+class Shifted(nn.Module):
+    """Keywords that an example may give in another order."""
+
+    def forward(self, x: Tensor, factor: Tensor, shift: Tensor) -> Tensor:
+        return x * factor + shift
+
+
+def test_keyword_arguments_are_given_to_the_code_by_name(tmp_path: Path) -> None:
+    module = write(tmp_path, serialize(Shifted().eval(), (X,), {"shift": X, "factor": X}))
+    assert torch.equal(module(X, factor=X + 1, shift=X), X * (X + 1) + X)
+    with pytest.raises(TypeError, match="positional argument"):
+        module(X, X + 1, X)
+
+
 def test_code_that_computes_something_else_is_not_written(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = forms._lines
 

@@ -26,7 +26,7 @@ from taso_py.ir.types import DType
 from taso_py.judging.evaluation import EvaluationOutcome
 from taso_py.judging.finalists import EngineSearch, Finalist, result_for
 from taso_py.judging.plausible import Bounds, bounds, estimate_note, why_withheld
-from taso_py.judging.timing import Race, Ratio
+from taso_py.judging.timing import Race, RaceStop, Ratio
 from taso_py.latency.contention import Contention
 from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.environment import Environment
@@ -35,7 +35,7 @@ from taso_py.latency.roofline import known_roofline
 from taso_py.models.source import Source
 from taso_py.profiling.trace import peak_bytes
 from taso_py.report.optimization import EngineSpeedups, Report, Speedup
-from taso_py.search.result import SearchResult
+from taso_py.search.result import SearchResult, SearchStop
 
 LONG_S = 5.0
 """Seconds of a call beyond which the peak of memory is not measured, since that takes another call."""
@@ -130,6 +130,7 @@ def report_of(found: Findings) -> Report:
         speedup_low=told.low,
         speedup_high=told.high,
         withheld=withheld,
+        is_final=is_final(found),
         rules_speedup=Speedup(rules.median, rules.low, rules.high) if withheld is None else WITHHELD,
         applied=winner.candidate.applied,
         kernels=_kernels(winner.plan),
@@ -158,6 +159,14 @@ def report_of(found: Findings) -> Report:
             *_caveats(found, is_told=withheld is None),
         ),
     )
+
+
+def is_final(found: Findings) -> bool:
+    """Return whether nothing was interrupted, and other programs took little of the processor."""
+    races = (*found.outcome.races, found.outcome.final)
+    is_interrupted = SearchStop.INTERRUPTED in [search.result.stop_reason for search in found.searches]
+    is_interrupted |= RaceStop.INTERRUPTED in [race.stop for race in races]
+    return not (is_interrupted or any(race.contention.is_heavy for race in races) or found.measuring.is_heavy)
 
 
 def _engines(outcome: EvaluationOutcome) -> dict[str, EngineSpeedups]:

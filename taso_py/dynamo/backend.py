@@ -301,7 +301,7 @@ class _Compiled:
         if optimized.keeps_original:
             _log.info("%s runs as it is: nothing was surely faster", self._name)
         decision = Decision.of(optimized)
-        if self._options.cache:
+        if self._options.cache and (optimized.report.is_final or not decision.keeps_original):
             _decisions.put(key, decision)
         return decision, optimized.module
 

@@ -36,7 +36,7 @@ class Replacement:
 
         Args:
             module: the module, whose weights are frozen in the runners.
-            runners: optimized forms, each for other arguments, of which it raises an `ArgumentError` or `TypeError` otherwise.
+            runners: optimized forms, each for some arguments; for others it raises an `ArgumentError` or a `TypeError`.
         """
         self._module, self._runners = module, list(runners)
         self._own: Any = vars(module).get(FORWARD)

@@ -92,6 +92,9 @@ class Report:
     """How often each kernel other than plain operators is used in the result."""
     withheld: str | None = None
     """Reason why no speed-up is reported: the timing was implausible or too disturbed."""
+    is_final: bool = True
+    """False if the search or a race was interrupted, or other programs took much of the processor: another run may find
+    more."""
     peak_bytes: tuple[int, int] | None = None
     """Peak memory of a call beyond weights and inputs, of original and result; None if unknown."""
     contention: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -161,7 +161,7 @@ def test_keyword_arguments_of_the_example_are_given_by_name_only() -> None:
             assert torch.equal(module(X, **again), Masked()(X, **again))
             assert torch.equal(module(x=X, **again), Masked()(X, **again))
         for others in ((X, *given.values()), (X, X + 1), (X,)):
-            with pytest.raises(TypeError, match="positional argument|keyword-only argument"):
+            with pytest.raises(TypeError, match=r"positional argument|keyword-only argument"):
                 module(*others)
     module = build(import_module(Masked(), (X, X, X)))
     assert torch.equal(module(X, bias=X, mask=X + 1), module(X, X + 1, X))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -11,12 +13,12 @@ from torch import Tensor, nn
 
 from taso_py.cost.model import CostModel
 from taso_py.driver.optimize import optimize_source
-from taso_py.driver.reporting import measurement_notes, storage_notes
+from taso_py.driver.reporting import is_final, measurement_notes, storage_notes
 from taso_py.driver.result import Optimized
 from taso_py.judging import plausible, timing
 from taso_py.judging.evaluation import Evaluation
 from taso_py.judging.finalists import Finalist
-from taso_py.judging.timing import Race
+from taso_py.judging.timing import Race, RaceStop
 from taso_py.latency import contention
 from taso_py.latency.contention import Contention
 from taso_py.latency.database import LatencyDatabase
@@ -24,6 +26,7 @@ from taso_py.models.source import Source
 from taso_py.ops.table import parse_graph
 from taso_py.options import Options
 from taso_py.rules.text import read_rules
+from taso_py.search.result import SearchStop
 
 BUSY = Contention(seconds=9.0, cores=2, threads=2, others=1.0)
 
@@ -68,6 +71,22 @@ def test_a_busy_machine_is_said_beside_the_ratio(monkeypatch: pytest.MonkeyPatch
     assert report.speedup >= 1.0
     assert any("other programs kept 1.0 of 2 cores busy while models were timed" in note for note in report.notes)
     assert "torch.set_num_threads(1)" in report.notes[-1]
+
+
+def test_a_run_that_was_interrupted_or_beside_others_is_not_final() -> None:
+    quiet, heavy = replace(BUSY, others=0.0), replace(BUSY, others=2.0)
+
+    def findings(search: SearchStop, stop: RaceStop, raced: Contention, measuring: Contention) -> Any:
+        race = Race({}, stop, contention=raced)
+        searches = [SimpleNamespace(result=SimpleNamespace(stop_reason=search))]
+        outcome = SimpleNamespace(races=[race], final=race)
+        return SimpleNamespace(searches=searches, outcome=outcome, measuring=measuring)
+
+    assert is_final(findings(SearchStop.TIME, RaceStop.TIME, quiet, quiet))
+    assert not is_final(findings(SearchStop.INTERRUPTED, RaceStop.TIME, quiet, quiet))
+    assert not is_final(findings(SearchStop.TIME, RaceStop.INTERRUPTED, quiet, quiet))
+    assert not is_final(findings(SearchStop.TIME, RaceStop.TIME, heavy, quiet))
+    assert not is_final(findings(SearchStop.TIME, RaceStop.TIME, quiet, heavy))
 
 
 def test_a_ratio_that_cannot_be_is_withheld_and_the_result_kept(monkeypatch: pytest.MonkeyPatch) -> None:

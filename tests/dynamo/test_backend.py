@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from taso_py.backend.storage import COMPUTES
 from taso_py.driver.decisions import Decision
 from taso_py.dynamo import backend as dynamo
 from taso_py.dynamo import captured
+from taso_py.dynamo.prospects import Prospects
 from taso_py.frontend import import_module
 from taso_py.search.templates import read_templates, search
 from taso_py.search.trace import Trace, write_trace
@@ -372,6 +374,28 @@ def test_a_decision_that_cannot_be_carried_out_is_made_anew(
         for _ in range(2):
             call_afresh()
     assert len(optimizations) == 2
+
+
+@pytest.mark.parametrize("is_final", [True, False])
+def test_that_nothing_was_faster_is_remembered_of_calm_runs_only(
+    is_final: bool, optimizations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted run, or one beside other programs, shows nothing."""
+    optimize = dynamo.optimize_source
+
+    def found(*args: Any, **kwargs: Any) -> Any:
+        result = optimize(*args, **kwargs)
+        return replace(result, report=replace(result.report, is_final=is_final), keeps_original=True)
+
+    monkeypatch.setattr(dynamo, "optimize_source", found)
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).eval(), torch.randn(2, 8)
+    with torch.no_grad():
+        for _ in range(2):
+            torch._dynamo.reset()
+            dynamo._decisions._known.clear()
+            monkeypatch.setattr(dynamo, "_prospects", Prospects())
+            same(module, compiled(module), x)
+    assert len(optimizations) == (1 if is_final else 2)
 
 
 def test_a_decision_is_carried_out_on_other_weights() -> None:

@@ -203,6 +203,23 @@ def test_an_argument_that_is_missing_is_refused(captures: list[str]) -> None:
         replay(a=torch.ones(2, 3))
 
 
+def test_an_argument_that_is_written_to_is_memory_of_its_own(captures: list[str]) -> None:
+    class Adding(nn.Module):
+        def forward(self, total: Tensor, x: Tensor) -> Tensor:
+            total.add_(x)
+            return x * 2
+
+    total, x = torch.zeros(2, 3), torch.ones(2, 3)
+    replay = prepare(Adding(), "cudagraph", (total.clone(), x), {})
+    assert torch.equal(replay(total, x), 2 * x)
+    assert torch.equal(total, x)
+    memory = torch.ones(3, 3)
+    for given in ((x, x), (memory[:2], memory[1:]), (torch.ones(1, 3).expand(2, 3), x)):
+        with pytest.raises(ArgumentError, match="this module writes to argument 0"):
+            replay(*given)
+    assert torch.equal(memory, torch.ones(3, 3))
+
+
 def test_what_a_call_returned_stays_when_the_next_is_made(captures: list[str]) -> None:
     replay = prepare(Difference(), "cudagraph", (), inputs())
     first = replay(**inputs())

@@ -152,25 +152,35 @@ class OnnxRuntimeSession(Session):
         read = [argument.name for argument in self.session.get_inputs()]
         self._read, self._inputs = frozenset(read), input_names_in(read, model)
         outputs = [(result.name, _NAMES[result.type], result.shape) for result in self.session.get_outputs()]
+        self._returned = tuple([name for name, _, _ in outputs])
+        # A user's file may return an input, or a value twice, for which a binding has no place to write to.
+        computed = {output[0]: output for output in outputs if output[0] not in self._read}
         self._outputs = [
             (name, dtype, shape if all(isinstance(size, int) and size > 0 for size in shape) else None)
-            for name, dtype, shape in outputs
+            for name, dtype, shape in computed.values()
         ]
 
     def forward(self, *tensors: Tensor) -> Sequence[Tensor]:
         operands = [dense(tensor) for tensor in tensors]
         binding, results = self.binding(operands)
         self.session.run_with_iobinding(binding)
-        if None not in results:
-            return [result for result in results if result is not None]
-        return [
-            # Booleans are returned as bytes.
-            torch.from_dlpack(value).view(dtype) if result is None else result
-            for value, result, (_, dtype, _) in zip(binding.get_outputs(), results, self._outputs, strict=True)
-        ]
+        found = [result for result in results if result is not None]
+        if len(found) < len(results):
+            found = [
+                # Booleans are returned as bytes.
+                torch.from_dlpack(value).view(dtype) if result is None else result
+                for value, result, (_, dtype, _) in zip(binding.get_outputs(), results, self._outputs, strict=True)
+            ]
+        return found if len(found) == len(self._returned) else self._all_returned(operands, found)
+
+    def _all_returned(self, operands: Sequence[Tensor], computed: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the outputs in order, given those that are computed: copies of inputs are among them."""
+        values = dict(zip(self._inputs, operands, strict=True))
+        values |= {name: value for (name, _, _), value in zip(self._outputs, computed, strict=True)}
+        return [values[name].clone() if name in self._read else values[name] for name in self._returned]
 
     def binding(self, operands: Sequence[Tensor], *, are_distinct: bool = True) -> tuple[Any, Sequence[Tensor | None]]:
-        """Return a binding of dense operands and new results for a run, and the results.
+        """Return a binding of dense operands and new results for a run, and the results, each that is computed once.
 
         The binding holds addresses: operands and results must be kept alive until after the run. A result is None if
         its size is only known afterwards.

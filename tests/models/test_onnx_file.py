@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from taso_py.checking.import_check import ImportCheckError
+from taso_py.checking.import_check import ImportCheckError, check_import
 from taso_py.driver import searches
 from taso_py.driver.optimize import optimize_source
+from taso_py.engines.session import SessionEngine
+from taso_py.engines.table import ENGINES
 from taso_py.frontend.onnx import model
 from taso_py.frontend.onnx.call import OnnxCall
 from taso_py.frontend.onnx.table import ROWS
 from taso_py.ir.graph import Graph
 from taso_py.judging import evaluation
+from taso_py.models.importing import import_source
 from taso_py.models.source import Source, load_source
 from taso_py.models.spec import SourceError
 from taso_py.options import Options
@@ -51,6 +55,13 @@ def names_and_result(path: Path, given: Tensor) -> tuple[str, str, Tensor]:
     (taken,), (made,) = session.get_inputs(), session.get_outputs()
     (result,) = session.run(None, {taken.name: given.numpy()})
     return taken.name, made.name, torch.as_tensor(result)
+
+
+def run_file(content: bytes, x: Tensor) -> list[Tensor]:
+    """Compute a file whose only input is x."""
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    assert [argument.name for argument in session.get_inputs()] == ["x"]
+    return [torch.as_tensor(result) for result in session.run(None, {"x": x.numpy()})]
 
 
 @pytest.mark.slow
@@ -100,6 +111,33 @@ def test_a_file_that_was_read_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch
     source = load_source(str(write(tmp_path, CLAMPED)))
     with pytest.raises(ImportCheckError, match="computes something else than ONNX Runtime"):
         optimize_source(source, Options(runtime="onnxruntime", cache=False), [])
+
+
+@pytest.mark.parametrize(
+    ("outputs", "body"),
+    [
+        ("float[3,2] y", "a = Relu(x) y = Transpose(a)"),
+        ("float[2,1] y", "a = Relu(x) y = Slice(a, one, two, one)"),
+        ("float[2,3] x, float[2,3] y", "y = Relu(x)"),
+        ("float[2,3] y, float[2,3] y", "y = Relu(x)"),
+        ("float[2,3] y, int64[1] one", "y = Relu(x)"),
+    ],
+    ids=["a view", "a part", "an input", "a value twice", "a weight"],
+)
+def test_outputs_are_dense_and_may_be_inputs(outputs: str, body: str, tmp_path: Path) -> None:
+    weights = "<int64[1] one = {1}, int64[1] two = {2}>"
+    path = write(tmp_path, f"{HEAD} (float[2,3] x) => ({outputs}) {weights} {{ {body} }}")
+    source = load_source(str(path))
+    program = import_source(source)
+    assert check_import(source, program, 0) == ()
+    assert source.onnx is not None
+    session = ENGINES["onnxruntime"]
+    assert isinstance(session, SessionEngine)
+    renamed = source.onnx.renamed(session.model_of(program.graph, program.weights).as_bytes)
+    results = [run_file(content, *source.args) for content in (path.read_bytes(), renamed)]
+    for wanted, found, own in zip(*results, pytree.tree_leaves(source.callable()(*source.args)), strict=True):
+        assert torch.equal(wanted, found)
+        assert torch.equal(wanted, own)
 
 
 def test_sizes_that_a_file_leaves_open_are_the_users_to_choose(tmp_path: Path) -> None:

@@ -99,13 +99,13 @@ class OnnxSteps(nn.Module):
             self.register_buffer(place, tensor)
 
     def forward(self, *tensors: Tensor) -> Any:
-        """Return the outputs: one tensor, or a tuple of several."""
+        """Return the outputs, dense as ONNX has all values: one tensor, or a tuple of several."""
         values: dict[str, Tensor] = dict(zip(self._inputs, tensors, strict=True))
         values |= {name: self.get_buffer(place) for name, place in self._places.items()}
         for step in self._steps:
             found = step.run([None if name is None else values[name] for name in step.inputs], self._rows)
             values |= {name: value for name, value in zip(step.outputs, found, strict=False) if name}
-        results = tuple(values[name] for name in self._outputs)
+        results = tuple(values[name].contiguous() for name in self._outputs)
         return results[0] if len(results) == 1 else results
 
 
@@ -149,7 +149,10 @@ class OnnxFile:
                 value.name = f"{value.name}_weight"
         for value, argument in zip(model.graph.inputs, self.inputs, strict=True):
             value.name = argument.name
-        for value, name in zip(model.graph.outputs, self.outputs, strict=True):
+        given = {value.name: value for value in model.graph.inputs}
+        for place, name in enumerate(self.outputs):
+            # One value for what the file returns twice, or takes and returns.
+            value = model.graph.outputs[place] = given.setdefault(name, model.graph.outputs[place])
             value.name = name
         proto: Any = ir.to_proto(model)
         return proto.SerializeToString()

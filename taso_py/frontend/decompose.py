@@ -119,7 +119,9 @@ def _stays(node: fx.Node, table: Collection[Any]) -> bool:
     """Return whether a call is imported as it is: one of an operator, or of Python's arithmetic on sizes."""
     target: Any = node.target
     if not isinstance(target, OpOverload):
-        return not isinstance(target, HigherOrderOperator)
+        # Other functions mark where a transformation such as vmap begins and ends, which decomposition carries out.
+        home, name = getattr(target, "__module__", ""), getattr(target, "__name__", "")
+        return home in ("_operator", "math", "builtins") or (home == "torch" and name.startswith("sym_"))
     if target in table or is_mutable(target) or (not node.users and _may_have_effect(node)):
         return False
     if str(target) in EXPANDED:

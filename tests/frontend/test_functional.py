@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.nn import functional
 
+from taso_py.backend import build
 from taso_py.frontend import export as exporting
 from taso_py.frontend import import_module
 from taso_py.frontend.decompose import EXPANDED
@@ -76,6 +77,10 @@ def _chosen(model: Called, x: Tensor) -> Tensor:
     return torch.cond(x.sum() > 0, lambda t: t + 1, lambda t: t - 1, (x,))
 
 
+def _mapped(model: Called, x: Tensor) -> Tensor:
+    return torch.vmap(lambda row, mean: row * row.sum() + mean, in_dims=(1, None))(x, model.mean[0])
+
+
 FUNCTIONAL: tuple[Callable[[Called, Tensor], Tensor], ...] = (
     _attention,
     _layers,
@@ -88,6 +93,7 @@ OTHERS: tuple[Callable[[Called, Tensor], Tensor], ...] = (
     _statistics,
     _counted,
     _chosen,
+    _mapped,
     lambda model, x: (x + 1).contiguous(memory_format=torch.channels_last),
     lambda model, x: torch.einsum("bchw,bciw->bhi", x, x),
     lambda model, x: x + torch.rand(8),
@@ -131,6 +137,13 @@ def test_other_programs_are_traced_again(
     exported = torch.export.export(Called(function).eval(), (X,))
     assert functionalize(exported) is not exported
     assert traced
+
+
+def test_what_is_mapped_over_rows_is_computed_of_all() -> None:
+    model = Called(_mapped).eval()
+    program = import_module(model, (X,))
+    assert {"sum", "mul", "add"} <= {node.op.name for node in program.graph.nodes}
+    torch.testing.assert_close(build(program)(X), model(X))
 
 
 def test_open_sizes_are_traced_again(traced: list[ExportedProgram]) -> None:

@@ -76,6 +76,8 @@ NOT_BY_WHOLE_FACTORS: dict[str, Callable[[Tensor], Tensor]] = {
     "by a fraction": lambda x: F.interpolate(x, scale_factor=1.5, mode="bilinear"),
     "to a size that is no multiple": lambda x: F.interpolate(x, (14, 17), mode="bilinear"),
     "to a smaller size": lambda x: F.interpolate(x, (7, 3), mode="bilinear", align_corners=True),
+    "to a smaller size by centres": lambda x: F.interpolate(x, (3, 3), mode="bilinear"),
+    "to a size that is smaller along one axis": lambda x: F.interpolate(x, (3, 36), mode="bilinear"),
     "by a fraction that gives a multiple": lambda x: F.interpolate(x, scale_factor=(2.0, 2.1), mode="bilinear"),
     "between the corners of one pixel": lambda x: F.interpolate(
         x[:, :, :1], scale_factor=(1.0, 2.0), mode="bilinear", align_corners=True

@@ -329,7 +329,7 @@ def _enlarged(call: AtenCall) -> tuple[Value, tuple[int, int]]:
     factors = [floordiv(after, before) for before, after in zip(extents, call.types[0].dims[-2:], strict=True)]
     scales = call["scale_factors"] if "scale_factors" in call.arguments else [call["scales_h"], call["scales_w"]]
     for factor, scale in zip(factors, scales or [None, None], strict=True):
-        call.require(isinstance(factor, int) and scale in (None, factor))
+        call.require(isinstance(factor, int) and factor >= 1 and scale in (None, factor))
     rows, columns = (factor if isinstance(factor, int) else 0 for factor in factors)
     return x, (rows, columns)
 

@@ -120,7 +120,7 @@ def taso(
         given = [] if apart is None else [examples[place] for place in apart.given[0]]
         if apart is not None and not why_untouched(apart.tensors, given):
             return apart.joined(taso(apart.tensors, given, options=options, mode=mode))
-        reason = why_untouched(graph, examples) or _prospects.why_not(family_of(graph), chosen.patience)
+        reason = why_untouched(graph, examples) or _prospects.why_not(family_of(graph, chosen), chosen.patience)
         if not reason:
             return _Compiled(name, graph, chosen, AutocastState(_device_type(examples)))
     except Exception as error:  # the caller's model must run nevertheless
@@ -167,7 +167,7 @@ class _Compiled:
         self._captured = self._running = BoundRunner(graph.forward)
         self._is_prepared = False
         self._preparing = Lock()
-        self._left, self._family = REFREEZES, family_of(graph)
+        self._left, self._family = REFREEZES, family_of(graph, options)
 
     @property
     def runs_result(self) -> bool:

@@ -13,9 +13,12 @@ from collections import Counter
 from collections.abc import Hashable
 from threading import Lock
 
-from torch import fx
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
 
-from taso_py.dynamo.captured import varying_axes
+from taso_py.dynamo.captured import placeholders, varying_axes
+from taso_py.options import Options
 
 LOSSES = 2
 """Number of sizes at which a family of graphs may gain nothing before other sizes are skipped."""
@@ -74,10 +77,19 @@ class Prospects:
         self._graphs += 1
 
 
-def family_of(graph: fx.GraphModule) -> str:
-    """Return a digest that is equal for captured graphs that differ only in fixed sizes and numbers."""
+def family_of(graph: fx.GraphModule, options: Options) -> str:
+    """Return a digest that is equal for captured graphs that differ only in fixed sizes and numbers.
+
+    Args:
+        graph: the captured graph, whose inputs may vary in size.
+        options: what it is optimized by; other ones may gain where these do not.
+    """
     places = {node: place for place, node in enumerate(graph.graph.nodes)}
-    found: list[Hashable] = [tuple(map(tuple, varying_axes(graph)))]
+    examples = [node.meta.get("example_value") for node in placeholders(graph)]
+    kinds = [(str(x.dtype), x.device.type) if isinstance(x, Tensor) else () for x in examples]
+    found: list[Hashable] = [repr(options), tuple(kinds), tuple(map(tuple, varying_axes(graph)))]
     for node in graph.graph.nodes:
-        found.append((node.op, str(node.target), tuple([places[operand] for operand in node.all_input_nodes])))
+        given = pytree.tree_leaves((node.args, node.kwargs))
+        words = tuple([str(leaf) for leaf in given if isinstance(leaf, str | bool | torch.dtype)])
+        found.append((node.op, str(node.target), tuple([places[operand] for operand in node.all_input_nodes]), words))
     return hashlib.blake2b(repr(found).encode(), digest_size=16).hexdigest()

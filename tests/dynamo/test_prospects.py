@@ -25,6 +25,18 @@ def _undecided(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamo, "_decisions", Decisions())
 
 
+class Kept:
+    """The result where nothing was faster."""
+
+    keeps_original, module = True, None
+
+
+def note_loss(source: Any, optimized: list[int]) -> Any:
+    """Note the batch size of a source in place of optimizing it, and gain nothing."""
+    optimized.append(source.args[-1].shape[0])
+    return Kept()
+
+
 def test_nothing_gained_at_some_sizes_is_not_tried_at_others() -> None:
     prospects = Prospects()
     for _ in range(LOSSES):
@@ -56,13 +68,41 @@ def test_what_was_refused_is_refused_at_all_sizes() -> None:
 
 
 def test_a_family_is_the_same_graph_at_any_size() -> None:
-    def of(function: Any) -> str:
-        return family_of(fx.symbolic_trace(function))
+    def of(function: Any, **options: Any) -> str:
+        return family_of(fx.symbolic_trace(function), dynamo.BackendOptions(**options))
 
     one = of(lambda x: torch.relu(x.reshape(2, 3)) + 1)
     assert one == of(lambda x: torch.relu(x.reshape(4, 5)) + 2)
     assert one != of(lambda x: torch.tanh(x.reshape(2, 3)) + 1)
+    assert one != of(lambda x: torch.relu(x.reshape(2, 3)) + 1, runtime="openvino")
     assert of(lambda x, y: x - y) != of(lambda x, y: y - x)
+    assert of(lambda x: functional.gelu(x)) != of(lambda x: functional.gelu(x, approximate="tanh"))
+    assert of(lambda x: x.to(torch.float16)) != of(lambda x: x.to(torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("other", "dtype", "tried"),
+    [
+        ({}, torch.float32, [2, 3]),
+        ({"freeze": True}, torch.float32, [2, 3, 4]),
+        ({"runtime": "onnxruntime"}, torch.float32, [2, 3, 4]),
+        ({}, torch.float64, [2, 3, 4]),
+    ],
+)
+def test_losses_say_nothing_of_other_options_and_types(
+    other: dict[str, Any], dtype: torch.dtype, tried: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    optimized: list[int] = []
+    monkeypatch.setattr(dynamo, "optimize_source", lambda source, *_, **__: note_loss(source, optimized))
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    for batch, options in ((2, {}), (3, {}), (4, other)):
+        torch._dynamo.reset()
+        model = model.to(dtype if batch == 4 else torch.float32)
+        x = torch.randn(batch, 4, dtype=dtype if batch == 4 else torch.float32)
+        with torch.no_grad():
+            compiled = torch.compile(model, backend="taso", dynamic=False, options=options)
+            torch.testing.assert_close(compiled(x), model(x))
+    assert optimized == tried
 
 
 @pytest.mark.parametrize(
@@ -87,15 +127,7 @@ def test_other_sizes_cost_nothing_where_nothing_was_gained(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     optimized: list[int] = []
-
-    class Kept:
-        keeps_original, module = True, None
-
-    def optimize(source: Any, *_: Any, **__: Any) -> Any:
-        optimized.append(source.args[-1].shape[0])
-        return Kept()
-
-    monkeypatch.setattr(dynamo, "optimize_source", optimize)
+    monkeypatch.setattr(dynamo, "optimize_source", lambda source, *_, **__: note_loss(source, optimized))
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
     compiled = torch.compile(model, backend=dynamo.taso, dynamic=False)
     with torch.no_grad():

@@ -42,6 +42,7 @@ _KINDS: Mapping[str, Kind] = {
     "str": Kind(str, str, "a name"),
     "int": Kind(int, Integral, "a whole number"),
     "float": Kind(float, Real, "a number"),
+    "bool": Kind(bool, bool, "True or False"),
 }
 """Kinds by annotation."""
 
@@ -177,7 +178,8 @@ class Options:
             kind = kind_of(option)
             if given is None and str(option.type).endswith(_OR_NONE):
                 continue
-            if kind is not None and not isinstance(given, kind.accepted):
+            # To Python, booleans are whole numbers.
+            if kind and not (isinstance(given, kind.accepted) and isinstance(given, bool) is (kind.python is bool)):
                 raise OptimizeError(f"{option.name} must be {kind.text}, not {given!r}")
 
     @property

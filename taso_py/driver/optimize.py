@@ -7,7 +7,7 @@ compared with float64; if nothing is significantly faster, the original is retur
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from taso_py.models.source import Source
 from taso_py.options import OptimizeError, Options
 from taso_py.report.optimization import Report
 from taso_py.rules.substitution import Substitution
+from taso_py.saving.folder import folder_of
 from taso_py.search.trace import Trace
 
 
@@ -64,11 +65,11 @@ def optimize(
             an :class:`~taso_py.unexpected.UnexpectedError`, whose message names a file with the details.
     """
     source = source_of(module, example_inputs, {} if example_kwargs is None else example_kwargs)
+    if not isinstance(positive, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
+        raise OptimizeError(f"positive must be a list of names of inputs, not {positive!r}")
     source = replace(source, positive=(positive,) if isinstance(positive, str) else tuple(positive))
-    if not isinstance(output, str | os.PathLike | None):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
-        raise OptimizeError(f"output must be the path of a folder, not {output!r}")
-    chosen = Options.from_mapping(options)
-    return optimize_source(source, chosen, rules_for(chosen), None if output is None else Path(output))
+    chosen, folder = Options.from_mapping(options), None if output is None else folder_of(output)
+    return optimize_source(source, chosen, rules_for(chosen), folder)
 
 
 def optimize_source(

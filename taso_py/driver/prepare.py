@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program
 from taso_py.backend.generators import may_draw_random, undo_random_draws
@@ -68,6 +69,14 @@ def source_of(module: Any, args: Any, kwargs: Any) -> Source:
         )
     if isinstance(args, Tensor):
         args = (args,)
+    leaves = pytree.tree_leaves((args, kwargs))
+    # An export takes none of NumPy's values but float64, which is a number of Python's too.
+    foreign = [leaf for leaf in leaves if type(leaf).__module__ == "numpy" and not isinstance(leaf, float)]
+    if foreign:
+        raise SourceError(
+            f"an example input is a numpy.{type(foreign[0]).__name__}; give a tensor (torch.as_tensor), or a number of "
+            "Python's (.item())"
+        )
     if isinstance(module, ExportedProgram) and not (args or kwargs) and module.example_inputs:
         args, kwargs = module.example_inputs
     name = type(module).__name__

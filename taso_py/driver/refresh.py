@@ -15,7 +15,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,9 +29,10 @@ from taso_py.engines.engine import Runner
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.lock import optimization_lock
+from taso_py.options import Options
 from taso_py.saving.artifact import SavedForm, load_program, read_back, save, serialize
 from taso_py.saving.emit import emit_beside, forms_of
-from taso_py.saving.folder import ENTRIES, MODEL, PAGE, REPORT, TRACE, ArtifactError, check_writable
+from taso_py.saving.folder import ENTRIES, MODEL, PAGE, REPORT, TRACE, ArtifactError, check_writable, folder_of
 from taso_py.saving.loading import load
 from taso_py.saving.original import PROGRAM, OriginalProgram
 from taso_py.saving.result import SavedResult, read
@@ -63,10 +63,11 @@ def refresh(
         seed: the seed of the random inputs on which results are compared.
 
     Raises:
-        TasoError: the folder holds no such result, the weights are not of the model, or the result does not compute
-            what the original does; nothing is written then.
+        TasoError: an argument is wrong, the folder holds no such result, the weights are not of the model, or the
+            result does not compute what the original does; nothing is written then.
     """
-    folder, target = Path(directory), Path(directory if output is None else output)
+    folder, seed = folder_of(directory, "directory"), Options(seed=seed).seed
+    target = folder if output is None else folder_of(output)
     if (folder / ENTRIES).is_file():
         raise ArtifactError(
             f"{folder} holds several entry points, whose weights cannot be replaced; optimize them again"

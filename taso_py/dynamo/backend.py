@@ -90,9 +90,9 @@ class BackendOptions(Options):
     """True if weights may be folded and packed; by default as ``torch._inductor.config.freezing``."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.runtime not in RUNTIMES:
             raise BackendError(f"the backend taso has the runtimes {', '.join(RUNTIMES)}, not {self.runtime}")
+        super().__post_init__()
 
 
 def taso(

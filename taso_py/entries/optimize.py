@@ -34,7 +34,7 @@ from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.substitution import Substitution
 from taso_py.saving import compact
 from taso_py.saving.artifact import without_weights
-from taso_py.saving.folder import ENTRIES, PAGE, check_writable
+from taso_py.saving.folder import ENTRIES, PAGE, check_writable, folder_of
 from taso_py.saving.sized import Shapes
 from taso_py.saving.together import SavableEntry, write_entries
 from taso_py.search.trace import write_trace
@@ -68,7 +68,7 @@ def optimize_entry_points(
     Raises:
         TasoError: one cannot be imported, or an option is wrong; the message is one line that names the entry point.
     """
-    chosen, folder = Options.from_mapping(options), None if output is None else Path(output)
+    chosen, folder = Options.from_mapping(options), None if output is None else folder_of(output)
     wrong = next((name for name in entries if not str(name).isidentifier()), None)
     if wrong is not None or not entries:
         raise EntryPointError(f"give entry points by names that are valid in Python, not {wrong!r}")

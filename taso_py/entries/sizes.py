@@ -23,6 +23,7 @@ from taso_py.models.source import Source
 from taso_py.options import Options
 from taso_py.report.optimization import Report
 from taso_py.report.table import plain_table
+from taso_py.saving.folder import folder_of
 from taso_py.saving.sized import Shapes, SizedModule, shapes_of, text_of
 
 LONGEST_NAME = 100
@@ -93,7 +94,7 @@ def optimize_sizes(
         TasoError: a size cannot be imported, is given twice, or an option is wrong; one line that names the size.
     """
     sources = [_source(module, example) for example in examples]
-    return optimize_sources(sources, Options.from_mapping(options), None if output is None else Path(output))
+    return optimize_sources(sources, Options.from_mapping(options), None if output is None else folder_of(output))
 
 
 def _source(module: nn.Module, example: Sequence[Any] | Mapping[str, Any] | Tensor) -> Source:

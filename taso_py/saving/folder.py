@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -136,6 +137,18 @@ def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
     """
     with writing(directory):
         replace_files(directory, files)
+
+
+def folder_of(given: str | os.PathLike[str], argument: str = "output") -> Path:
+    """Return the folder that a user gives as an argument.
+
+    Raises:
+        ArtifactError: it is no path, or empty, which would mean the current folder and is often a mistake.
+    """
+    if not isinstance(given, str | os.PathLike) or not os.fspath(given):  # pyright: ignore[reportUnnecessaryIsInstance]
+        said = repr(given).splitlines()[0]
+        raise ArtifactError(f"{argument} must be the path of a folder, not {said}; the current folder is '.'")
+    return Path(given)
 
 
 def check_writable(directory: Path, names: Sequence[str] = (), index: str = PLAN) -> None:

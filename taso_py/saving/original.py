@@ -91,13 +91,19 @@ class OriginalProgram:
         """Return the program with the weights of a state dict, which are copied.
 
         Raises:
-            StateError: a tensor is missing, unknown, or of another shape or type, or tensors that are tied in the
-                model differ.
+            StateError: it is no state dict, a tensor is missing, unknown, or of another shape or type, or tensors that
+                are tied in the model differ.
         """
+        if not isinstance(state, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
+            kind = type(state).__name__
+            raise StateError(f"the new weights are given as a {kind}, not as a state dict; give model.state_dict()")
         given = {name: tensor for name, tensor in state.items() if isinstance(tensor, Tensor)}
         missing, unknown = self.names.keys() - given.keys(), given.keys() - self.names.keys()
         if missing or unknown:
-            what = f"lacks {min(missing)}" if missing else f"has {min(unknown)}, which the model does not have"
+            name = min(missing or unknown, key=str)
+            what = f"has {name}, which the model does not have" if name in unknown else f"lacks {name}"
+            if name in missing and name in state:
+                what = f"has {name} as a {type(state[name]).__name__}, not as a tensor"
             raise StateError(f"the state dict {what}; give the whole one of the model that was optimized")
         weights = dict(self.kept)
         source: dict[str, str] = {}

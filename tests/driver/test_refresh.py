@@ -27,6 +27,7 @@ from taso_py.options import Options
 from taso_py.saving import artifact
 from taso_py.saving.folder import MODEL, PLAN, REPORT, ArtifactError
 from taso_py.saving.original import PROGRAM
+from taso_py.unexpected import UnexpectedError
 from tests.gains import take_any_gain
 
 QUICK: Mapping[str, Any] = {"effort": "quick", "time_limit": 3.0, "race_seconds": 0.1, "cache": False}
@@ -144,6 +145,27 @@ def test_weights_of_another_model_are_refused_and_nothing_is_lost(
     with pytest.raises(taso_py.TasoError, match=message) as caught:
         taso_py.refresh(folder, state)
     assert "\n" not in str(caught.value)
+    assert files(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"state_dict": made(1)}, "given as a .*, not as a state dict; give model.state_dict"),
+        ({"state_dict": {**made(1).state_dict(), "conv.weight": 3}}, "has conv.weight as a int, not as a tensor"),
+        ({"directory": 5}, "directory must be the path of a folder, not 5"),
+        ({"directory": made(1)}, "directory must be the path of a folder"),
+        ({"output": ""}, "output must be the path of a folder, not ''"),
+        ({"seed": "x"}, "seed must be a whole number, not 'x'"),
+    ],
+)
+def test_a_mistaken_argument_is_one_line(arguments: dict[str, Any], message: str, folder: Path) -> None:
+    before = files(folder)
+    given: dict[str, Any] = {"directory": folder, "state_dict": made(1).state_dict(), **arguments}
+    with pytest.raises(taso_py.TasoError, match=message) as caught:
+        taso_py.refresh(**given)
+    assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, UnexpectedError)
     assert files(folder) == before
 
 

@@ -417,6 +417,8 @@ def test_a_decision_is_carried_out_on_other_weights() -> None:
         ({"runtime": "cudagraph"}, "openvino, not cudagraph"),
         ({"search": "magic"}, "no search is called magic"),
         ({"alpha": 0.5}, "alpha"),
+        ({"freeze": 3}, "freeze must be True or False, not 3"),
+        ({"runtime": "magic"}, "has the runtimes eager, inductor, onnxruntime, openvino, not magic"),
     ],
 )
 def test_wrong_options_are_refused_in_one_line(options: dict[str, Any], message: str) -> None:

@@ -18,7 +18,7 @@ from taso_py.backend.contract import ContractError, keep_contract, outputs_of_re
 from taso_py.backend.direct import call_directly
 from taso_py.backend.division import divided
 from taso_py.backend.fold import evaluate
-from taso_py.backend.frozen import FrozenCodeGen, FrozenModule
+from taso_py.backend.frozen import KINDS, FrozenCodeGen, FrozenModule
 from taso_py.backend.guard import check_fixed, check_tensor, check_tree, check_writable
 from taso_py.backend.inplace import write_in_place
 from taso_py.backend.lowering import Caller, lower, materialize, register_modules
@@ -65,6 +65,7 @@ def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
     module = FrozenModule(root, writer.graph, "Optimized")
     module.meta[PACKED_BYTES] = writer.packs.nbytes
     module.meta[STATE] = {key: places[key] for key in state_of(program.graph)}
+    module.meta[KINDS] = _kinds(program)
     for place in writer.packed.values():
         module.register_buffer(place, module.get_buffer(place), persistent=False)
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -106,8 +107,14 @@ def build_around(program: Program, computes: nn.Module, late: Graph | None = Non
     module = FrozenModule(root, writer.graph, "Optimized")
     module.meta[PACKED_BYTES] = 0
     module.meta[STATE] = places
+    module.meta[KINDS] = _kinds(program)
     keep_contract(module, program, {key: module.get_buffer(place) for key, place in places.items()}, writer.size)
     return _called_as(program.signature, module)
+
+
+def _kinds(program: Program) -> set[tuple[torch.dtype, torch.device]]:
+    """Return the element types and devices of a program's inputs and weights."""
+    return {(tensor.dtype, tensor.device) for tensor in (*program.example_inputs, *program.weights.values())}
 
 
 def _called_as(signature: Signature, module: fx.GraphModule, *, has_kernels: bool = False) -> fx.GraphModule:

@@ -44,6 +44,10 @@ NO_TRACE = (
     "torch.jit.trace cannot express an optimized module, whose kernels hold weights packed for this machine; save it "
     "with optimize(..., output=FOLDER), or export it with torch.export"
 )
+NO_EXPORT = (
+    "a module that another engine computes cannot be exported or traced; export the PyTorch program that "
+    "optimize(..., output=FOLDER) saves beside it: torch.export.load(FOLDER/model.pt2)"
+)
 NO_CAST = (
     "an optimized module is for one element type and device, which its kernels' weights are packed for; optimize the "
     "model cast or moved instead"
@@ -54,6 +58,9 @@ NO_PICKLE = (
 )
 
 
+KINDS = "kinds"
+"""The ``meta`` key under which a built module says of which element types and devices its inputs and weights are, since
+those that kernels pack or engines hold are none of its parameters and buffers."""
 COMPILED_ALREADY = "an optimized module has its kernels already and is called as it is; leave fullgraph off around it"
 
 
@@ -176,10 +183,10 @@ class FrozenModule(fx.GraphModule):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Apply casts and moves; refuse them unless they change nothing."""
-        for tensor in (*self.parameters(), *self.buffers()):
-            empty = tensor.detach().new_empty(0)
-            found = fn(empty)
-            if (found.dtype, found.device) != (empty.dtype, empty.device):
+        own = {(tensor.dtype, tensor.device) for tensor in (*self.parameters(), *self.buffers())}
+        for dtype, device in own | self.meta.get(KINDS, set[Any]()):
+            found = fn(torch.empty(0, dtype=dtype, device=device))
+            if (found.dtype, found.device) != (dtype, device):
                 raise FrozenError(NO_CAST)
         return super()._apply(fn, recurse)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import NO_PLAN, ContractError, Plan, Program, build, build_around
-from taso_py.backend.frozen import NO_PICKLE, FrozenError, FrozenRunner
+from taso_py.backend.frozen import NO_EXPORT, NO_PICKLE, FrozenError, FrozenRunner
 from taso_py.backend.storage import COMPUTES
 from taso_py.backend.writes import is_write
 from taso_py.ir.errors import InvariantError, TasoError, first_line
@@ -55,6 +55,16 @@ class CompiledGraph(nn.Module, ABC):
         """Return the compiled graph that a module was built around, or None."""
         found = getattr(module, COMPUTES, None)
         return found if isinstance(found, CompiledGraph) else None
+
+    def __call__(self, *tensors: Tensor) -> Sequence[Tensor]:
+        """Compute the outputs; refuse exports, which would read memory that tensors do not have."""
+        if torch.compiler.is_exporting():
+            raise FrozenError(NO_EXPORT)
+        return self._call_impl(*tensors)
+
+    def _slow_forward(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse ``torch.jit.trace``, which calls this in place of ``forward`` and would record no computation."""
+        raise FrozenError(NO_EXPORT)
 
     def __copy__(self) -> Self:
         """Return the compiled graph itself, since it is immutable."""

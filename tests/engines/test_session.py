@@ -253,6 +253,20 @@ def test_a_copy_computes_the_same_and_there_is_no_pickle(engine: SessionEngine) 
             pickle.dumps(refused)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_session_is_neither_exported_nor_cast(engine: SessionEngine) -> None:
+    """What it computes with is not in PyTorch's hands; a tracer would read memory that is not there."""
+    module = engine.build(program_of(nn.Linear(4, 5), [X]))
+    wanted = module(X)
+    for act in (torch.export.export, torch.jit.trace):
+        with pytest.raises(FrozenError, match="cannot be exported or traced; export the PyTorch program that optimize"):
+            act(module, (X,))
+    for cast in (nn.Module.half, nn.Module.double, lambda m: m.to("meta")):
+        with pytest.raises(FrozenError, match="for one element type and device"):
+            cast(module)
+    assert torch.equal(module.float()(X), wanted)
+
+
 def test_threads_may_call_at_once(engine: SessionEngine) -> None:
     x = torch.rand(8, 64)
     layers = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)).eval()

@@ -263,6 +263,11 @@ _CAUSES: Sequence[tuple[str, str]] = (
         "a conjugate view that is written to, or given as it is, is read as real numbers; call .resolve_conj() first",
     ),
     (
+        "_detect_is_causal_mask",
+        "torch.nn's transformers look at a mask's numbers to tell whether it is causal; say it beside the mask: "
+        "is_causal=False (src_is_causal, tgt_is_causal) holds for any mask, True for a causal one",
+    ),
+    (
         r"[Dd]ata.?[Dd]ependent|[Uu]nbacked|control.?flow",
         "control flow or a size depends on the data; use torch.where, masks or fixed sizes instead",
     ),
@@ -274,8 +279,9 @@ def explain(error: Exception) -> str:
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), "no message")
     first = textwrap.shorten(first, 200, placeholder=" ...")
-    at = place_in_model(traceback.extract_tb(error.__traceback__))
+    frames = traceback.extract_tb(error.__traceback__)
+    at, called = place_in_model(frames), {frame.name for frame in frames}
     for pattern, cause in _CAUSES:
-        if re.search(pattern, f"{type(error).__name__}: {text}"):
+        if pattern in called or re.search(pattern, f"{type(error).__name__}: {text}"):
             return f"cannot export the model: {cause}{at} (torch.export: {first})"
     return f"cannot export the model{at}, torch.export says: {type(error).__name__}: {first}"

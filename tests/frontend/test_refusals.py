@@ -70,6 +70,18 @@ def test_refusal(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("is_causal", [None, False, True])
+def test_a_mask_of_a_transformer_comes_with_what_it_is(is_causal: bool | None) -> None:
+    layer = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+    model, x = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval(), torch.randn(2, 3, 4)
+    given = {"mask": nn.Transformer.generate_square_subsequent_mask(3), "is_causal": is_causal}
+    if is_causal is None:
+        with pytest.raises(ImportRefusal, match=r"to tell whether it is causal; say it .*: is_causal=False"):
+            import_module(model, (x,), given)
+    else:
+        torch.testing.assert_close(build(import_module(model, (x,), given))(x, **given), model(x, **given))
+
+
 def test_refusal_names_the_source_line() -> None:
     with pytest.raises(ImportRefusal, match=r"test_refusals\.py:\d+: return x\[x > 0\] \* 2"):
         import_module(Selecting(), (X,))

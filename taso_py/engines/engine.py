@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from taso_py.backend import NO_PLAN, ContractError, Plan, Program, build, build_around
 from taso_py.backend.frozen import NO_EXPORT, NO_PICKLE, FrozenError, FrozenRunner
+from taso_py.backend.outside import Checks
 from taso_py.backend.storage import COMPUTES
 from taso_py.backend.writes import is_write
 from taso_py.ir.errors import InvariantError, TasoError, first_line
@@ -205,7 +206,10 @@ class Engine(ABC):
                 if CompiledGraph.of(module) is not None:
                     module(*args, **kwargs)
                     return module
-                runner = FrozenRunner(self._runner(module, args, kwargs, resizable))
+                checks = Checks.of(module)
+                given, named = (args, kwargs) if checks is None else checks(args, kwargs)
+                run = self._runner(module, given, named, resizable)
+                runner = FrozenRunner(run if checks is None else checks.before(run))
                 runner(*args, **kwargs)
         except (RuntimeError, ImportError, AssertionError, NotImplementedError) as error:
             raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error

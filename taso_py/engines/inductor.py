@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Plan, Program
+from taso_py.backend.outside import with_own_constants
 from taso_py.backend.tracing import silent
 from taso_py.backend.writes import Writes, state_of
 from taso_py.engines.cudagraph import NEEDS_GPU, check_capturable, clone_outputs
@@ -95,7 +96,7 @@ class FrozenInductor(Engine):
                 return compiled(*args, **kwargs)
 
         compiling(*args, **kwargs)
-        return _WhereCompiled(compiling, running, args, kwargs, resizable=resizable)
+        return with_own_constants(module, _WhereCompiled(compiling, running, args, kwargs, resizable=resizable))
 
 
 class _WhereCompiled:

@@ -8,12 +8,13 @@ import torch
 
 from fuzz.prices import InventedPrices
 from taso_py.backend import Program, build, fold
+from taso_py.backend.guard import ArgumentError
 from taso_py.cost.choice import choose
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.inductor import PACKS, packing
 from taso_py.engines.names import AUTO, ENGINE_NAMES, RUNTIME_CHOICES
 from taso_py.engines.table import ENGINES, engines_to_try, prepare
-from taso_py.frontend import import_program
+from taso_py.frontend import import_module, import_program
 from taso_py.kernels.table import TRACED, TRACED_ON_GPU
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -251,3 +252,33 @@ def test_a_captured_compiler_leaves_products_to_the_kernels_of_a_plan(dtype: tor
         assert torch.allclose(runner(given), module(given), atol=tolerance, rtol=tolerance)
     assert torch.allclose(before, expected, atol=tolerance, rtol=tolerance)
     assert not torch.allclose(before, module(-x), atol=tolerance, rtol=tolerance)
+
+
+class Counted(torch.nn.Module):
+    """Writes to an argument, and returns a constant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor, counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        counts.add_(x)
+        return x * 2, (self.weight + 1).exp()
+
+
+@compiles
+@pytest.mark.parametrize("runtime", ["inductor", "inductor-freezing"])
+def test_compiled_code_keeps_the_contract(runtime: str) -> None:
+    x, counts = torch.ones(3), torch.zeros(3)
+    runner = prepare(build(fold(import_module(Counted().eval(), (x, counts)))), runtime, (x, counts.clone()), {})
+    with torch.no_grad():
+        first = runner(x, counts)
+        expected = [result.clone() for result in first]
+        first[1].zero_()
+        negative = torch.complex(x, x).conj().imag
+        assert torch.equal(counts, x)
+        assert torch.equal(runner(x, counts)[1], expected[1])
+        assert torch.equal(runner(negative, counts)[0], -expected[0])
+        for refused in (x, negative):
+            with pytest.raises(ArgumentError, match="this module writes to counts"):
+                runner(x, refused)

@@ -31,6 +31,7 @@ from taso_py.ir.errors import TasoError
 from taso_py.lock import optimization_lock
 from taso_py.options import Options
 from taso_py.saving.artifact import SavedForm, load_program, read_back, save, serialize
+from taso_py.saving.compact import with_examples
 from taso_py.saving.emit import emit_beside, forms_of
 from taso_py.saving.folder import ENTRIES, MODEL, PAGE, REPORT, TRACE, ArtifactError, check_writable, folder_of
 from taso_py.saving.loading import load
@@ -83,8 +84,10 @@ def refresh(
         original = OriginalProgram.read(folder / PROGRAM)
         trace = load_trace(folder / TRACE)
         program = original.with_state(state_dict)
+        inputs = load_program(saved).inputs
+        program = with_examples(program, *inputs)
         check_steps(program.graph, trace, seed, program.device)
-        made = _make(saved, program, trace, seed)
+        made = _make(saved, program, inputs, trace=trace, seed=seed)
         report = _report(saved, made.comparison)
         files, missing = emit_beside(made.files, made.form, forms_of(saved.files), program)
         report["notes"] = [*report["notes"], *missing]
@@ -110,13 +113,15 @@ class _Made:
     comparison: Comparison
 
 
-def _make(saved: SavedResult, program: Program, trace: Trace, seed: int) -> _Made:
-    """Make the result of a program, and compare it.
+def _make(
+    saved: SavedResult, program: Program, inputs: tuple[tuple[Any, ...], dict[str, Any]], trace: Trace, seed: int
+) -> _Made:
+    """Make the result of a program from its example inputs, and compare it.
 
     Raises:
         RefreshError: it does not compute what the program does.
     """
-    args, kwargs = load_program(saved).inputs
+    args, kwargs = inputs
     rewritten = fold(replace(program, graph=replay(program.graph, trace)), UNLIMITED)
     content = serialize(build(rewritten), args, kwargs)
     form, again, module = read_back(content, lambda _: saved.plan, describes=True)

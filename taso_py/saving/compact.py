@@ -13,8 +13,10 @@ import hashlib
 import io
 import json
 import mmap
+import pickle
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from taso_py.backend.bits import content_of
+from taso_py.backend.bits import all_resolved, content_of
 from taso_py.backend.program import Contract, Fixed, Program, Signature
 from taso_py.ir.errors import TasoError
 from taso_py.ir.text import print_graph
@@ -32,6 +34,8 @@ COMPACT = "program.json"
 """The name of the file in the folder of a result."""
 _CONFIGS = ("weights_config.json", "constants_config.json")
 """The ends of the names of the entries of a ``.pt2`` file that say where tensors are (PyTorch 2.9 to 2.13)."""
+_EXAMPLES = "data/sample_inputs/model.pt"
+"""The end of the name of the entry that has the example inputs."""
 
 
 class CompactFormError(TasoError):
@@ -49,9 +53,8 @@ def describe(program: Program, content: bytes) -> Mapping[str, Any] | None:
         return None
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
-            described = _described(program, archive, content)
-        said = json.loads(json.dumps(described, allow_nan=False))
-        found = _restored(said, bytearray(content), {})
+            said = json.loads(json.dumps(_described(program, archive, content), allow_nan=False))
+            found = with_examples(_restored(said, bytearray(content), {}), *_examples(archive))
     except (ArithmeticError, LookupError, TypeError, ValueError, TasoError, zipfile.BadZipFile):
         return None
     return said if are_equal(program, found) else None
@@ -80,7 +83,10 @@ def describe_without_weights(program: Program) -> dict[str, Any]:
 
 
 def restore_without_weights(said: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Program:
-    """Return the program of a compact form that was written without weights; they are not copied."""
+    """Return the program of a compact form that was written without weights; they are not copied.
+
+    Its example inputs are zeros, with which a model may fail: whoever builds it gives it others.
+    """
     return _restored(said, bytearray(), weights)
 
 
@@ -117,9 +123,36 @@ def restore(said: Mapping[str, Any], path: Path, given: Mapping[str, Tensor] | N
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
             if _directory_digest(archive) != said["archive"]:
                 raise CompactFormError(f"{path} is of another run")
-            return _restored(said, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), given or {})
+            program = _restored(said, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY), given or {})
+            return with_examples(program, *_examples(archive))
     except (OSError, LookupError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise CompactFormError(f"the compact form beside {path} cannot be read: {error!r}") from error
+
+
+def with_examples(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Program:
+    """Return a program with other example inputs: positional arguments, and those by keyword."""
+    signature = program.signature
+    names: Sequence[str] = signature.in_spec.children()[1].context
+    leaves = pytree.tree_leaves((tuple(args), {name: kwargs[name] for name in names}))
+    given = [leaf for leaf, place in zip(leaves, signature.inputs, strict=True) if isinstance(place, str)]
+    return replace(program, example_inputs=tuple(all_resolved([tensor.detach() for tensor in given])))
+
+
+def _examples(archive: zipfile.ZipFile) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the example inputs in a ``.pt2`` file, as ``torch.export.load`` reads them.
+
+    Raises:
+        CompactFormError: they cannot be read.
+    """
+    try:
+        content = archive.read(next(name for name in archive.namelist() if name.endswith(_EXAMPLES)))
+        try:
+            args, kwargs = torch.load(io.BytesIO(content), weights_only=True)
+        except pickle.UnpicklingError:  # containers of other libraries, whose trees are registered
+            args, kwargs = torch.load(io.BytesIO(content), weights_only=False)
+    except Exception as error:  # torch raises errors of many kinds for what it cannot read
+        raise CompactFormError(f"the example inputs cannot be read: {error!r}") from error
+    return args, kwargs
 
 
 def _described(program: Program, archive: zipfile.ZipFile, content: bytes) -> dict[str, Any]:
@@ -135,7 +168,6 @@ def _restored(said: Mapping[str, Any], memory: bytearray | mmap.mmap, given: Map
             key: given[key] if where is None else _mapped_tensor(where, memory).to(device)
             for key, where in said["weights"].items()
         }
-        # What they hold was for tracing, which is done.
         examples = tuple([_empty_tensor(where).to(device) for where in said["examples"]])
     return Program(
         graph=parse_graph(said["graph"]),

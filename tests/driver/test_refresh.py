@@ -107,6 +107,24 @@ def test_the_first_result_stays_where_another_folder_is_given(folder: Path, tmp_
     torch.testing.assert_close(taso_py.load(tmp_path / "new")(X), new(X), rtol=1e-4, atol=1e-4)
 
 
+class Lookup(nn.Module):
+    """Looks rows up by numbers from one on, so that zeros are no inputs of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(4, 3)
+
+    def forward(self, i: Tensor) -> Tensor:
+        return self.rows(i - 1) * 2
+
+
+def test_the_model_is_run_on_its_example_inputs(tmp_path: Path) -> None:
+    first, new, i = Lookup().eval(), Lookup().eval(), torch.tensor([1, 4])
+    taso_py.optimize(first, i, output=tmp_path, **QUICK)
+    torch.testing.assert_close(taso_py.load(tmp_path)(i), first(i))
+    torch.testing.assert_close(taso_py.refresh(tmp_path, new.state_dict())(i), new(i))
+
+
 def _without(state: dict[str, Any]) -> None:
     del state["conv.weight"]
 

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import while_loop
+from torch.nn import functional
 
 import taso_py
 from fuzz.prices import InventedPrices
@@ -62,6 +64,8 @@ FORMS: dict[str, tuple[nn.Module, tuple[Any, ...], dict[str, Any]]] = {
     "not a number": (Model(lambda s, x: x + s.w, w=torch.full((4,), torch.nan)), (X,), {}),
     "other layout": (nn.Conv2d(3, 4, 2), (torch.ones(2, 3, 4, 4).to(memory_format=torch.channels_last),), {}),
     "written argument": (Model(lambda s, x, held: held.add_(x @ s.w).relu(), w=WEIGHT), (X, X + 1), {}),
+    "zeros are invalid": (Model(lambda s, i: functional.embedding(i - 1, s.w), w=WEIGHT), (torch.tensor([1, 4]),), {}),
+    "by keyword": (Model(lambda s, x, *, a: torch.linalg.inv(a) @ x @ s.w, w=WEIGHT), (X,), {"a": torch.eye(3) * 2}),
     "counter": (Model(_counting, calls=torch.zeros(())), (X,), {}),
 }
 
@@ -88,6 +92,23 @@ def test_a_restored_program_is_the_imported_one(name: str, tmp_path: Path) -> No
             results.append([built(*given, **named), built(*given, **named)])
     torch.testing.assert_close(results[1], results[0], rtol=0, atol=0, equal_nan=True)
     assert path.read_bytes() == content, "what it writes stays in memory"
+
+
+def _halved(s: Any, n: Tensor, x: Tensor) -> Tensor:
+    return while_loop(lambda n, _: n < 8, lambda n, x: (n * 2, x * 1.0), (n, x))[1] * s.w
+
+
+def test_example_inputs_are_those_of_the_file(tmp_path: Path) -> None:
+    """With zeros in their place, this loop would not end."""
+    module, args = Model(_halved, w=torch.ones(4)), (torch.tensor(1), X)
+    content = _content(module, args, {})
+    (tmp_path / MODEL).write_bytes(content)
+    said = describe(reimport(content), content)
+    assert said is not None
+    restored = restore(said, tmp_path / MODEL)
+    for found, given in zip(restored.example_inputs, args, strict=True):
+        assert torch.equal(found, given)
+    assert torch.equal(build(restored)(*args), X)
 
 
 def test_what_has_open_sizes_has_none() -> None:

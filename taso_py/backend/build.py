@@ -229,11 +229,15 @@ class _Writer:
             else:
                 self._fixed[self.graph.placeholder(f"fixed_{index}")] = leaf
         given = {node: self._values[node.value] for node in inputs.values()}
-        names = Writes.of(graph).inputs
-        if names:
-            written = {name: given[inputs[name]] for name in names}
+        writes = Writes.of(graph)
+        if writes and given:
+            written = {name: given[inputs[name]] for name in writes.inputs}
             others = [placeholder for placeholder in given.values() if placeholder not in written.values()]
-            self.graph.call_function(check_writable, (written, others))
+            leaves = {key: node for key, node in state_of(graph).items() if key in writes.buffers}
+            for node in leaves.values():
+                self._node(node)
+            state = {key: self._values[node.value] for key, node in leaves.items()}
+            self.graph.call_function(check_writable, (written, others, state))
         for key, node in inputs.items():
             type_ = node.types[0]
             fixed = tuple(size if isinstance(size, int) else None for size in type_.shape)

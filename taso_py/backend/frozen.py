@@ -99,6 +99,8 @@ is only true under freezing (PyTorch 2.13)."""
 def without_gradients(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function with gradients off; return its result, through which a backward pass to the arguments raises.
 
+    So does one through arguments that the function has written to.
+
     An exported program cannot represent that error: in it, the result is a constant.
 
     Raises:
@@ -110,13 +112,17 @@ def without_gradients(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any
     differentiated = [tensor for tensor in tensors if tensor.requires_grad]
     if forward_ad._current_level >= 0 and any(map(_has_tangent, tensors)):  # pyright: ignore[reportPrivateUsage]
         raise GradientError(NO_GRADIENTS)
+    versions = list(map(_version, tensors)) if differentiated else []
     # The context manager of this takes ten times as long.
     torch._C._set_grad_enabled(False)  # pyright: ignore[reportPrivateUsage]
     try:
         result = run(*args, **kwargs)
     finally:
         torch._C._set_grad_enabled(True)  # pyright: ignore[reportPrivateUsage]
-    return _UNTRACED(result, differentiated) if differentiated else result
+    if not differentiated:
+        return result
+    written = [tensor for tensor, before in zip(tensors, versions, strict=True) if _version(tensor) != before]
+    return _UNTRACED(result, differentiated, written)
 
 
 def _tensors(arguments: Any) -> list[Tensor]:
@@ -133,8 +139,19 @@ def _has_tangent(tensor: Tensor) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None
 
 
-def _refusing(result: Any, arguments: list[Tensor]) -> Any:
-    """Return a result whose tensors require gradients and raise in a backward pass, except arguments among them."""
+def _version(tensor: Tensor) -> int:
+    """Return a number that every write to a tensor changes; tensors of inference mode have none."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _refusing(result: Any, arguments: list[Tensor], written: list[Tensor]) -> Any:
+    """Return a result whose tensors require gradients and raise in a backward pass, except arguments among them.
+
+    Arguments that were written to are made such tensors themselves.
+    """
+    for tensor in written:
+        if tensor.is_floating_point() or tensor.is_complex():
+            _RefusalInPlace.apply(tensor, *arguments)
     given = {id(argument) for argument in arguments}
     leaves, structure = pytree.tree_flatten(result)
     marked = {
@@ -175,6 +192,20 @@ class _Refusal(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> NoReturn:
         del ctx, tangents
+        raise GradientError(NO_GRADIENTS)
+
+
+class _RefusalInPlace(torch.autograd.Function):
+    """Write of nothing to the first tensor, which depends on the others then and has a derivative that raises."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, *_: Tensor) -> Tensor:
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> NoReturn:
+        del ctx, gradients
         raise GradientError(NO_GRADIENTS)
 
 

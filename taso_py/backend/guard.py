@@ -57,16 +57,21 @@ def check_tensor(
     return value.detach() if is_constant and torch.compiler.is_exporting() else value
 
 
-def check_writable(written: Mapping[str, Tensor], others: Sequence[Tensor]) -> None:
-    """Raise unless each argument that the module writes to is memory of its own, which no other argument shows.
+def check_writable(written: Mapping[str, Tensor], others: Sequence[Tensor], state: Mapping[str, Tensor]) -> None:
+    """Raise unless all that the module writes to is memory of its own, which no other argument shows.
 
     Args:
         written: the arguments that it writes to, by name.
         others: the other tensors among the arguments.
+        state: the buffers that it writes to, by name.
     """
     if torch.compiler.is_compiling():
         return
     reason = why_not_writable(written, others)
+    given = [*written.values(), *others]
+    if reason is None and not set(map(storage_of, given)).isdisjoint(map(storage_of, state.values())):
+        shown = (name for name, buffer in state.items() if any(overlap(buffer, value) for value in given))
+        reason = next((f"its {name}, whose memory an argument shares; pass a copy of it" for name in shown), None)
     if reason is not None:
         raise ArgumentError(f"this module writes to {reason}")
 

@@ -31,7 +31,8 @@ class Checks:
     def __init__(self, module: FrozenModule) -> None:
         graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
         for node in module.graph.nodes:
-            if node.op == "placeholder" or node.target in CHECKS:
+            is_read = node.op == "get_attr" and any(user.target in CHECKS for user in node.users)
+            if node.op == "placeholder" or node.target in CHECKS or is_read:
                 copies[node] = graph.node_copy(node, copies.__getitem__)
         checked = {node.args[0]: node for node in copies.values() if node.target is check_tensor}
         graph.output([checked.get(node, node) for node in copies.values() if node.op == "placeholder"])

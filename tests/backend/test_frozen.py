@@ -143,6 +143,48 @@ def test_results_share_memory_as_without_gradients() -> None:
     assert first.data_ptr() == third.data_ptr()
 
 
+def _scaled(_: object, c: Tensor, x: Tensor, n: Tensor) -> Tensor:
+    c.mul_(3).add_(x)
+    n.add_(1)
+    return x * 2
+
+
+@pytest.fixture(scope="module", params=[lambda f: f, FrozenRunner, lambda f: torch.compile(f, backend="eager")])
+def writing(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    return request.param(plain(Model(_scaled), X.clone(), X, torch.zeros(2, dtype=torch.int64)))
+
+
+def _passed(write: Callable[..., Any], cache: Tensor, x: Tensor) -> None:
+    write(cache, x, torch.zeros(2, dtype=torch.int64))
+    cache.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda write: _passed(write, leaf() * 1, X),
+        lambda write: _passed(write, X.clone(), leaf()),
+        lambda write: _passed(write, (leaf() * 1)[:], leaf()),
+    ],
+)
+def test_a_gradient_through_a_written_argument_is_an_error(
+    writing: Callable[..., Any], asks: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(GradientError, match=MESSAGE):
+        asks(writing)
+
+
+def test_written_arguments_have_no_gradient_where_none_is_asked_for(writing: Callable[..., Any]) -> None:
+    for grad_mode, x in ((True, X), (False, leaf())):
+        with torch.set_grad_enabled(grad_mode):
+            cache, n = X.clone(), torch.zeros(2, dtype=torch.int64)
+            writing(cache, x, n)
+        assert not cache.requires_grad
+        assert torch.equal(cache, X * 3 + X)
+        assert n.tolist() == [1, 1]
+
+
 COPIES: Sequence[Callable[[Any], Any]] = (lambda f: f, copy.copy, copy.deepcopy)
 
 

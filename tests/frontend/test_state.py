@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import build
+from taso_py.backend.guard import ArgumentError
 from taso_py.backend.schema import stored_bytes
 from taso_py.frontend import ImportRefusal, import_module
 from taso_py.ir.operator import Weight
@@ -109,6 +110,22 @@ def test_written_buffer_that_shares_memory_is_refused() -> None:
     model = Model(lambda s, x: (s.a.add_(1), x + s.b)[1], a=memory[:3], b=memory[1:])
     with pytest.raises(ImportRefusal, match="overlaps in memory with another tensor; clone one"):
         import_module(model, (torch.ones(3),))
+
+
+def test_an_argument_that_shows_a_written_buffer_is_refused() -> None:
+    def shifted(s: Any, x: Tensor) -> Tensor:
+        s.row[1:] = s.row[:-1].clone()
+        return x * 2 + s.bias
+
+    built = build(import_module(Model(shifted, row=torch.arange(4.0), bias=torch.ones(4)), (torch.ones(4),)))
+    row = built.get_buffer("row")
+    for shown in (row, row.view(2, 2).flatten()):
+        with pytest.raises(ArgumentError, match="writes to its row, whose memory an argument shares"):
+            built(shown)
+    assert row.tolist() == [0, 1, 2, 3]
+    for apart in (row.clone(), built.get_buffer("bias")):
+        assert torch.equal(built(apart), apart * 2 + 1)
+    assert row.tolist() == [0, 0, 0, 1]
 
 
 def test_overlapping_state_that_nobody_writes_to() -> None:

@@ -28,7 +28,7 @@ from taso_py.backend.program import Fixed, Program, Signature
 from taso_py.backend.sizes import SizeWriter, resolving
 from taso_py.backend.storage import COMPUTES, KERNEL
 from taso_py.backend.tensors import TORCH_DTYPES
-from taso_py.backend.weights import STATE, assemble, attach
+from taso_py.backend.weights import CONDITIONS, STATE, assemble, attach
 from taso_py.backend.writes import Writes, is_write, may_show_writes, ordered_writes, state_of
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph, topological
@@ -39,8 +39,6 @@ aten = torch.ops.aten
 
 PACKED_BYTES = "packed_bytes"
 """The ``meta`` key under which a built module says how many bytes of weights its kernels have packed."""
-CONDITIONS = "conditions_on_sizes"
-"""The name of the submodule that checks a program's conditions on open sizes."""
 
 
 def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:

@@ -13,13 +13,17 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from taso_py.backend.frozen import FrozenModule
 from taso_py.backend.program import Program
+from taso_py.backend.storage import COMPUTES
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Weight
 
 STATE = "state"
 """The ``meta`` key under which a built module says where it holds the buffers that are written to: paths by key."""
+CONDITIONS = "conditions_on_sizes"
+"""The name of the submodule that checks a program's conditions on open sizes."""
 
 
 def assemble(
@@ -101,8 +105,8 @@ def _place(root: nn.Module, key: str) -> str:
     return key if name and not hasattr(module, name) and name not in _RESERVED else _made_up(root)
 
 
-_RESERVED = frozenset({"graph", "code", "meta", "shape_env"})
-"""Attributes that ``fx.GraphModule`` has in addition to those of every module."""
+_RESERVED = frozenset({*dir(FrozenModule), "meta", "shape_env", COMPUTES, CONDITIONS})
+"""Attributes that a built module has in addition to those of every module."""
 
 
 def _made_up(root: nn.Module) -> str:

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from taso_py.backend import build, fold
+from taso_py.backend import build, build_around, fold
 from taso_py.backend.guard import ArgumentError, check_fixed
-from taso_py.backend.weights import assemble, with_own_weights
+from taso_py.backend.storage import COMPUTES
+from taso_py.backend.weights import CONDITIONS, assemble, with_own_weights
 from taso_py.checking.roundtrip import shared_storage
 from taso_py.frontend import Program, import_module
 from taso_py.ir.errors import InvariantError
+from taso_py.ir.text import print_graph
 from taso_py.ops.table import parse_graph
 from tests.round_trips import Model, round_trip
 
@@ -229,6 +231,23 @@ def test_names_that_a_graph_module_cannot_have() -> None:
     assert {key: places[key] for key in ("a", "d.e")} == {"a": "a", "d.e": "d.e"}
     assert sorted(places.values()) == sorted(dict(root.named_buffers()))
     assert len(set(places.values())) == len(keys)
+
+
+class _Computes(nn.Module):
+    """Computes ``x * n`` after ``n += 1``, and what is written then."""
+
+    def forward(self, x: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
+        return x * (n + 1), n + 1
+
+
+@pytest.mark.parametrize("name", [COMPUTES, CONDITIONS, "has_kernels", "recompile", "n"])
+def test_state_may_have_the_names_of_own_parts(name: str) -> None:
+    program = import_module(Model(lambda s, x: (s.n.add_(1), x * s.n)[1], n=torch.zeros(3)), (torch.ones(3),))
+    graph = print_graph(program.graph).replace('key="n"', f'key="{name}"')
+    state = {name: program.weights["n"]}
+    named = replace(program, graph=parse_graph(graph), weights=state, state=state)
+    for built in (build(named), build_around(named, _Computes())):
+        assert [built(torch.ones(3)).tolist() for _ in range(2)] == [[1] * 3, [2] * 3]
 
 
 def test_missing_weight_is_named() -> None:

@@ -19,7 +19,7 @@ from taso_py.backend.direct import call_directly
 from taso_py.backend.division import divided
 from taso_py.backend.fold import evaluate
 from taso_py.backend.frozen import KINDS, FrozenCodeGen, FrozenModule
-from taso_py.backend.guard import check_fixed, check_tensor, check_tree, check_writable
+from taso_py.backend.guard import check_fixed, check_row_major, check_tensor, check_tree, check_writable
 from taso_py.backend.inplace import write_in_place
 from taso_py.backend.lowering import Caller, lower, materialize, register_modules
 from taso_py.backend.overwrite import OVERWRITING, TYPE, overwrite_dead
@@ -34,11 +34,13 @@ from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator, Weight
+from taso_py.ops.opaque import Opaque
 
 aten = torch.ops.aten
 
 PACKED_BYTES = "packed_bytes"
 """The ``meta`` key under which a built module says how many bytes of weights its kernels have packed."""
+_READS_MEMORY = "aten.as_strided.default"
 
 
 def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
@@ -113,6 +115,12 @@ def build_around(program: Program, computes: nn.Module, late: Graph | None = Non
 def _kinds(program: Program) -> set[tuple[torch.dtype, torch.device]]:
     """Return the element types and devices of a program's inputs and weights."""
     return {(tensor.dtype, tensor.device) for tensor in (*program.example_inputs, *program.weights.values())}
+
+
+def _read_by_strides(graph: Graph) -> Sequence[Value]:
+    """Return the inputs whose memory a call reads, whatever their own strides are."""
+    reads = [node for node in graph.nodes if isinstance(node.op, Opaque) and node.op.target == _READS_MEMORY]
+    return list(dict.fromkeys(node.inputs[0] for node in reads if isinstance(node.inputs[0].node.op, Input)))
 
 
 def _called_as(signature: Signature, module: fx.GraphModule, *, has_kernels: bool = False) -> fx.GraphModule:
@@ -242,6 +250,8 @@ class _Writer:
             arguments = (self._values[node.value], key, fixed, TORCH_DTYPES[type_.dtype])
             self._values[node.value] = self.graph.call_function(check_tensor, arguments)
             self._values[node.value].meta[TYPE] = type_
+        for value in _read_by_strides(graph):
+            self.graph.call_function(check_row_major, (self._values[value], cast(Input, value.node.op).key))
         self.size.declare(graph, {node: self._values[node.value] for node in inputs.values()})
         for placeholder, leaf in self._fixed.items():
             self.graph.call_function(check_fixed, (placeholder, leaf.value))

@@ -97,6 +97,15 @@ def why_not_writable(written: Mapping[str, Tensor], others: Sequence[Tensor]) ->
     return None
 
 
+def check_row_major(value: Tensor, name: str) -> None:
+    """Raise unless an argument whose memory the module reads by strides lies there in row-major order."""
+    if not torch.compiler.is_compiling() and not value.is_contiguous():
+        raise ArgumentError(
+            f"this module reads the memory of {name} by strides and was built for one in row-major order; pass it "
+            "contiguous, or build it again with example inputs like these"
+        )
+
+
 def check_tree(tree: object, spec: TreeSpec) -> None:
     """Raise unless arguments have the structure that the module was built for; flattening would drop the excess."""
     if spec.is_leaf():
@@ -147,5 +156,5 @@ def check_fixed(value: object, expected: Literal) -> None:
         )
 
 
-CHECKS = (check_tensor, check_writable, check_fixed)
+CHECKS = (check_tensor, check_writable, check_row_major, check_fixed)
 """Functions that check leaves of the arguments."""

@@ -20,6 +20,7 @@ from taso_py.frontend import Program, import_module
 from taso_py.ir.errors import InvariantError
 from taso_py.ir.text import print_graph
 from taso_py.ops.table import parse_graph
+from taso_py.saving.artifact import reimport, serialize
 from tests.round_trips import Model, round_trip
 
 X = torch.arange(6.0).view(2, 3)
@@ -79,6 +80,26 @@ def test_what_is_read_by_strides_begins_where_the_argument_does() -> None:
     model = Model(lambda s, x: torch.as_strided(x, (3, 2), (1, 1)) * 2)
     module = build(import_module(model, (torch.arange(4.0),)))
     assert module(torch.arange(8.0)[4:]).tolist() == [[8, 10], [10, 12], [12, 14]]
+
+
+def test_what_is_read_by_strides_lies_as_it_did() -> None:
+    model = Model(lambda s, x, y: torch.as_strided(x, (3, 2), (1, 1)) * 2 + torch.as_strided(y @ y, (3, 2), (2, 1)))
+    square = torch.arange(9.0).view(3, 3)
+    module = build(import_module(model, (X, square)))
+    apart = torch.arange(6.0).view(3, 2).t()
+    for x in (X, X + 1, torch.cat([X, X])[2:]):
+        for y in (square, square.t(), torch.cat([square, square], 1)[:, 3:]):
+            assert torch.equal(module(x, y), model(x, y))
+    for x in (apart, torch.cat([X, X], 1)[:, 3:]):
+        with pytest.raises(
+            ArgumentError, match="reads the memory of args_0 by strides and was built for one in row-major"
+        ):
+            module(x, square)
+        assert torch.equal(module(x.contiguous(), square), model(x.contiguous(), square))
+    again = build(reimport(serialize(module, (X, square), {})))
+    with pytest.raises(ArgumentError, match="reads the memory of args_0"):
+        again(apart, square)
+    assert torch.equal(again(X, square), model(X, square))
 
 
 def test_what_is_written_to_buffers_has_no_history() -> None:

@@ -26,7 +26,8 @@ from experiments.harness import Experiment, Row, Settings
 from fuzz.campaign import BATCH, run_batch
 from fuzz.prices import InventedCost
 from taso_py.backend import build, fold, poison, retype
-from taso_py.checking.compare import Oracle, input_cases
+from taso_py.backend.input_cases import input_cases
+from taso_py.checking.compare import Oracle
 from taso_py.checking.regions import check_regions
 from taso_py.cost.choice import choose
 from taso_py.driver.optimize import optimize_source

@@ -19,11 +19,12 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend.convert import retyped_graph
 from taso_py.backend.fold import evaluate
+from taso_py.backend.input_cases import Arguments
 from taso_py.backend.lowering import nested_module
 from taso_py.backend.random_tensors import uniform
 from taso_py.backend.schema import storage_of
 from taso_py.backend.tensors import TORCH_DTYPES, TensorError
-from taso_py.checking.compare import Arguments, Oracle
+from taso_py.checking.compare import Oracle
 from taso_py.checking.resize import other_sizes, sizes_at
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,8 @@ from taso_py.backend import Program, build
 from taso_py.backend.bits import bits_of
 from taso_py.backend.convert import retype
 from taso_py.backend.generators import may_draw_random, random_state_seeded
-from taso_py.backend.random_tensors import normal, permutation, uniform
+from taso_py.backend.input_cases import EXAMPLE, Arguments, map_leaves
+from taso_py.backend.random_tensors import uniform
 from taso_py.backend.writes import NO_WRITES, Writes
 from taso_py.checking.sums import ReorderedSums
 from taso_py.ir.errors import first_line
@@ -46,13 +47,6 @@ FACTOR = 4.0
 """Tolerance relative to the original's own error, if that is more than the slack."""
 NEARBY = 8
 """Number of nearby inputs on which the original's error is measured."""
-MAGNITUDES = (1e-2, 1.0, 10.0)
-"""Scales of the random inputs, relative to the example inputs' own scale."""
-
-EXAMPLE = "example"
-"""Name of the case with the example inputs, which the original must accept."""
-
-Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -249,7 +243,7 @@ class Oracle:
             return (2 * noise - 1) * torch.finfo(leaf.dtype).eps
 
         def errors() -> list[float]:
-            near = _map_leaves(lambda leaf: perturb(leaf, rounding), arguments)
+            near = map_leaves(lambda leaf: perturb(leaf, rounding), arguments)
             return list(map(_own_error, self._run_of(self._original, *near), self._truths(reference, near)))
 
         return [max(each) for each in zip(*(errors() for _ in range(NEARBY)), strict=True)]
@@ -264,7 +258,7 @@ class Oracle:
 
     def _truths(self, reference: Callable[..., Any], arguments: Arguments) -> list[Any]:
         """Return the reference's outputs for floating-point arguments in float64."""
-        return self._run_of(reference, *_map_leaves(to_float64, arguments))
+        return self._run_of(reference, *map_leaves(to_float64, arguments))
 
     def _reference_or(self, outputs: list[Any], arguments: Arguments) -> list[Any]:
         """Return the reference's outputs, or the original's if there is no reference."""
@@ -309,12 +303,6 @@ def reference_note(error: Exception) -> str:
     return f"the model cannot be computed in float64 ({first_line(error)}); compared with the original instead"
 
 
-def _map_leaves(function: Callable[[Any], Any], arguments: Arguments) -> Arguments:
-    """Return arguments with a function applied to each leaf."""
-    args, kwargs = arguments
-    return pytree.tree_map(function, (args, dict(kwargs)))
-
-
 def perturb(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
     """Return a leaf of arguments with floating-point numbers changed by relative amounts; strides are kept."""
     if isinstance(leaf, Tensor) and leaf.is_complex():
@@ -338,7 +326,7 @@ def outputs_of(
     Behind them come the arguments, if it writes to any, and the buffers that it writes to, which are those of ``state``
     if it is no module.
     """
-    args, kwargs = _map_leaves(_copy, (tuple(args), kwargs))
+    args, kwargs = map_leaves(_copy, (tuple(args), kwargs))
     with torch.no_grad(), random_state_seeded() if draws else nullcontext():
         outputs = pytree.tree_leaves(module(*args, **kwargs))
     arguments = pytree.tree_leaves((args, kwargs)) if writes.inputs else []
@@ -416,33 +404,3 @@ def _deviation(result: Tensor, truth: Tensor, finite: Tensor, scale: float) -> f
         return 0.0
     deviation = float((result.double() - truth.double())[finite].abs().max())
     return deviation / scale if scale > 0 else deviation
-
-
-def input_cases(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> list[tuple[str, Arguments]]:
-    """Return the example inputs and random ones of several magnitudes, by name.
-
-    Integers and booleans are shuffled, which keeps them valid as indices, tokens or lengths. Infinities, and numbers
-    near the smallest one of their type, stay where they are: an attention mask of such numbers stays valid and cannot
-    hide a whole row by chance.
-    """
-    example = tuple(args), kwargs
-    cases: list[tuple[str, Arguments]] = [(EXAMPLE, example)]
-    generator = torch.Generator().manual_seed(seed)
-    for magnitude in MAGNITUDES:
-        varied = _map_leaves(lambda leaf, m=magnitude: _vary(leaf, m, generator), example)
-        cases.append((f"random x{magnitude:g}", varied))
-    return cases
-
-
-def _vary(leaf: Any, magnitude: float, generator: torch.Generator) -> Any:
-    if not isinstance(leaf, Tensor) or leaf.numel() == 0:
-        return leaf
-    varied = torch.empty_like(leaf)  # keeps strides
-    if leaf.is_floating_point():
-        exact = leaf.double()
-        varies = exact.abs() < torch.finfo(leaf.dtype).max / 2  # False for NaN
-        scale = float(exact[varies].std(correction=0)) if bool(varies.any()) else 0.0
-        values = normal(leaf.shape, generator).to(leaf.device) * ((scale or 1.0) * magnitude)
-        return varied.copy_(torch.where(varies, values, exact))
-    places = permutation(leaf.numel(), generator).to(leaf.device)
-    return varied.copy_(leaf.reshape(-1)[places].reshape(leaf.shape))

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from taso_py.backend import Program, build
-from taso_py.checking.compare import Comparison, Oracle, input_cases
+from taso_py.backend.input_cases import input_cases
+from taso_py.checking.compare import Comparison, Oracle
 from taso_py.checking.preserve import preserve_state
 from taso_py.checking.roundtrip import without_fused_attention
 from taso_py.documents import page

@@ -11,7 +11,8 @@ from functools import partial
 from torch import nn
 
 from taso_py.backend import Program
-from taso_py.checking.compare import Arguments, Oracle, float64_reference
+from taso_py.backend.input_cases import Arguments
+from taso_py.checking.compare import Oracle, float64_reference
 from taso_py.checking.preserve import preserve_state
 
 

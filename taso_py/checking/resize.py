@@ -15,10 +15,11 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program
 from taso_py.backend.generators import may_draw_random
+from taso_py.backend.input_cases import Arguments
 from taso_py.backend.program import Signature
 from taso_py.backend.random_tensors import integers
 from taso_py.backend.writes import Writes
-from taso_py.checking.compare import Arguments, outputs_of
+from taso_py.checking.compare import outputs_of
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node

@@ -20,8 +20,9 @@ from typing import Any
 import torch
 
 from taso_py.backend import UNLIMITED, Program, build, fold
+from taso_py.backend.input_cases import input_cases
 from taso_py.backend.overwrite import poison
-from taso_py.checking.compare import Comparison, input_cases
+from taso_py.checking.compare import Comparison
 from taso_py.checking.oracles import float64_oracles
 from taso_py.checking.preserve import preserve_state
 from taso_py.driver.replay import check_steps, load_trace

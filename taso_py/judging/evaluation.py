@@ -19,8 +19,9 @@ from typing import Any
 from torch import fx, nn
 
 from taso_py.backend import NO_PLAN, Plan, Program, build, poison
+from taso_py.backend.input_cases import EXAMPLE
 from taso_py.backend.writes import Writes
-from taso_py.checking.compare import EXAMPLE, Comparison, OutputComparison
+from taso_py.checking.compare import Comparison, OutputComparison
 from taso_py.checking.preserve import preserve_state, repeatable
 from taso_py.checking.regions import first_mismatch
 from taso_py.effort import Effort

@@ -14,7 +14,8 @@ from torch import nn
 
 from taso_py.backend import Program
 from taso_py.backend.generators import may_draw_random
-from taso_py.checking.compare import Arguments, Comparison, Oracle, input_cases
+from taso_py.backend.input_cases import Arguments, input_cases
+from taso_py.checking.compare import Comparison, Oracle
 from taso_py.checking.oracles import float64_oracles
 from taso_py.checking.preserve import preserve_state
 from taso_py.checking.resize import resized_cases

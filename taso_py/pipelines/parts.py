@@ -23,8 +23,8 @@ import torch
 
 from taso_py.backend import Program
 from taso_py.backend.generators import undo_random_draws
+from taso_py.backend.input_cases import Arguments, input_cases
 from taso_py.backend.writes import Writes
-from taso_py.checking.compare import Arguments, input_cases
 from taso_py.checking.oracles import float64_oracles
 from taso_py.checking.preserve import preserve_state
 from taso_py.driver.decisions import Decision, decision_key

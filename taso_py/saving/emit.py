@@ -21,11 +21,12 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Fixed, Program
+from taso_py.backend.input_cases import EXAMPLE
 from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
 from taso_py.backend.tensors import tensors_in
 from taso_py.backend.tracing import quiet
 from taso_py.backend.writes import Writes
-from taso_py.checking.compare import EXAMPLE, compare_output, outputs_of, roundings, to_float64
+from taso_py.checking.compare import compare_output, outputs_of, roundings, to_float64
 from taso_py.checking.roundtrip import equal_outputs
 from taso_py.engines.aot import ARCHIVE, AotInductor, as_read, compile_archive, load_archive
 from taso_py.frontend import ImportRefusal, import_program

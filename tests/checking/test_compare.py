@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from taso_py.checking.compare import Comparison, Oracle, input_cases
+from taso_py.backend.input_cases import input_cases
+from taso_py.checking.compare import Comparison, Oracle
 
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
 

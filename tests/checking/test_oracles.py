@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from taso_py.backend import build
-from taso_py.checking.compare import input_cases
+from taso_py.backend.input_cases import input_cases
 from taso_py.checking.oracles import float64_oracles
 from taso_py.frontend import import_module
 

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from taso_py.backend import Program, retype
-from taso_py.checking.compare import Oracle, input_cases
+from taso_py.backend.input_cases import input_cases
+from taso_py.checking.compare import Oracle
 from taso_py.checking.oracles import float64_oracles
 from taso_py.checking.sums import ReorderedSums
 from taso_py.frontend import import_module

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import weight_norm
 
+from taso_py.backend import build
 from taso_py.driver.optimize import optimize
 from taso_py.frontend import import_module
 from taso_py.frontend.hooks import hooks_set_aside
@@ -123,6 +124,88 @@ def test_hooks_that_compute_are_part_of_the_model(hook: Callable[..., Any]) -> N
     assert [note.partition(" of")[0] for note in notes] == ["1 hook", "2 hooks"]
     assert seen == []
     assert torch.equal(optimize(module, X, **QUICK).module(X), wanted)
+
+
+class Decoding(nn.Module):
+    """An encoder and a decoder; the latter reads what a hook keeps of the former."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.middle, self.kept = nn.Linear(8, 8), nn.Linear(8, 8), Collector()
+        self.encoder.register_forward_hook(partial(self.kept, "encoder"))
+        self.middle.register_forward_hook(lambda *_: None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        middle = torch.relu(self.middle(self.encoder(x)))
+        return middle if self.kept.last is None else middle + self.kept.last
+
+
+@pytest.mark.parametrize("calls_before", [0, 1])
+def test_hooks_whose_keepings_the_model_reads_are_part_of_it(calls_before: int) -> None:
+    module, other = Decoding().eval(), torch.randn(4, 8)
+    with torch.no_grad():
+        for _ in range(calls_before):
+            module(X)
+        built = build(import_source(Source("model", module, (X,))))
+        assert (module.kept.last is None) == (calls_before == 0)
+        assert torch.equal(built(other), module(other))
+    with hooks_set_aside(module, (X,), {}) as notes:
+        assert notes == ["2 hooks of the model that change what is computed: an optimized module does the same"]
+
+
+class Naming(nn.Module):
+    """A module that returns a dict."""
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        return {"y": torch.relu(x), "all": [x]}
+
+
+class Reading(nn.Module):
+    """A module that reads the dict of another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Naming()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.inner(x)
+        return found["y"] + found["all"][-1]
+
+
+def exchanging(module: nn.Module, args: Any, output: Any) -> None:
+    output["y"] = output["y"] * 2
+
+
+def appending(module: nn.Module, args: Any, output: Any) -> None:
+    output["all"].append(output["y"])
+
+
+@pytest.mark.parametrize("hook", [exchanging, appending])
+def test_hooks_that_change_a_container_are_part_of_the_model(hook: Callable[..., Any]) -> None:
+    module = Reading()
+    wanted = module(X)
+    module.inner.register_forward_hook(lambda m, a, y: seen.append(y["y"].numpy()))
+    with hooks_set_aside(module, (X,), {}) as notes:
+        assert [note.partition(" of")[0] for note in notes] == ["1 hook"]
+        assert torch.equal(module(X), wanted)
+    module.inner.register_forward_hook(hook)
+    with hooks_set_aside(module, (X,), {}) as notes:
+        assert [note.partition(" of")[0] for note in notes] == ["1 hook", "1 hook"]
+        built = build(import_module(module, (X,)))
+        assert torch.equal(built(X), module(X))
+        assert not torch.equal(built(X), wanted)
+    assert seen == []
+
+
+def test_lazy_modules_and_buffers_are_as_without_hooks() -> None:
+    """A lazy module drops the hook that found its sizes; the calls that judge hooks write to no buffer for good."""
+    lazy = nn.Sequential(nn.LazyLinear(4), nn.BatchNorm1d(4))
+    lazy[1].register_forward_hook(counting)
+    with hooks_set_aside(lazy, (X,), {}):
+        assert lazy[1].get_buffer("num_batches_tracked") == 0
+        assert import_module(lazy, (X,)).state["1.num_batches_tracked"] == 0
+    assert not lazy[0]._forward_pre_hooks
+    assert lazy(X).shape == (4, 4)
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")

@@ -13,8 +13,9 @@ from torch.nn import functional
 
 from taso_py.backend import build
 from taso_py.backend.guard import ArgumentError
+from taso_py.backend.input_cases import input_cases
 from taso_py.backend.writes import Writes, write
-from taso_py.checking.compare import Oracle, input_cases
+from taso_py.checking.compare import Oracle
 from taso_py.frontend import ImportRefusal, import_module, import_program
 from taso_py.frontend.reexport import reexport
 from taso_py.ir.node import make

@@ -1,0 +1,61 @@
+"""Inputs to compare a model's results on: the example inputs, and random ones like them.
+
+Invariant: random inputs have the example's types, shapes and strides, and their integers stay valid as indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from taso_py.backend.random_tensors import normal, permutation
+
+MAGNITUDES = (1e-2, 1.0, 10.0)
+"""Scales of the random inputs, relative to the example inputs' own scale."""
+
+EXAMPLE = "example"
+"""Name of the case with the example inputs, which the original must accept."""
+
+Arguments: TypeAlias = tuple[tuple[Any, ...], Mapping[str, Any]]
+
+
+def map_leaves(function: Callable[[Any], Any], arguments: Arguments) -> Arguments:
+    """Return arguments with a function applied to each leaf."""
+    args, kwargs = arguments
+    return pytree.tree_map(function, (args, dict(kwargs)))
+
+
+def input_cases(
+    args: Sequence[Any], kwargs: Mapping[str, Any], seed: int, magnitudes: Sequence[float] = MAGNITUDES
+) -> list[tuple[str, Arguments]]:
+    """Return the example inputs and random ones of several magnitudes, by name.
+
+    Integers and booleans are shuffled, which keeps them valid as indices, tokens or lengths. Infinities, and numbers
+    near the smallest one of their type, stay where they are: an attention mask of such numbers stays valid and cannot
+    hide a whole row by chance.
+    """
+    example = tuple(args), kwargs
+    cases: list[tuple[str, Arguments]] = [(EXAMPLE, example)]
+    generator = torch.Generator().manual_seed(seed)
+    for magnitude in magnitudes:
+        varied = map_leaves(lambda leaf, m=magnitude: _vary(leaf, m, generator), example)
+        cases.append((f"random x{magnitude:g}", varied))
+    return cases
+
+
+def _vary(leaf: Any, magnitude: float, generator: torch.Generator) -> Any:
+    if not isinstance(leaf, Tensor) or leaf.numel() == 0:
+        return leaf
+    varied = torch.empty_like(leaf)  # keeps strides
+    if leaf.is_floating_point():
+        exact = leaf.double()
+        varies = exact.abs() < torch.finfo(leaf.dtype).max / 2  # False for NaN
+        scale = float(exact[varies].std(correction=0)) if bool(varies.any()) else 0.0
+        values = normal(leaf.shape, generator).to(leaf.device) * ((scale or 1.0) * magnitude)
+        return varied.copy_(torch.where(varies, values, exact))
+    places = permutation(leaf.numel(), generator).to(leaf.device)
+    return varied.copy_(leaf.reshape(-1)[places].reshape(leaf.shape))

@@ -20,6 +20,8 @@ from taso_py.models.source import Source
 IMPORT_ERROR, IMPORT_SLACK = 3e-4, 8
 """Largest error of the imported graph relative to the model's greatest value: the greater of this and ``IMPORT_SLACK``
 times the tolerance for results, which is larger in half precision."""
+AGAIN = "repeated example"
+"""Name of the last case: the example inputs after all others, which show what a model keeps of those."""
 
 
 class ImportCheckError(TasoError):
@@ -46,8 +48,8 @@ def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
     if not within.passed:
         raise ImportCheckError(
             f"the model computes something else than its export: {within.reason}; torch.nn.TransformerEncoder with a "
-            "padding mask does, unless torch.backends.mha.set_fastpath_enabled(False) is called before; "
-            f"see {page('limits.md')}"
+            "padding mask does, unless torch.backends.mha.set_fastpath_enabled(False) is called before, and so does a "
+            f"model that depends on earlier calls; see {page('limits.md')}"
         )
     if not found.passed:
         with without_fused_attention():
@@ -61,4 +63,5 @@ def _compared_with_export(source: Source, program: Program, seed: int) -> Compar
     original = source.callable()
     with preserve_state(program, [original], (source.args, source.kwargs)):
         cases = input_cases(source.args, source.kwargs, seed)
+        cases.append((AGAIN, cases[0][1]))
         return Oracle.of(program, original, None, cases).compare(build(program))

@@ -19,6 +19,20 @@ from taso_py.frontend.snapshot import Snapshot
 
 
 @contextmanager
+def preserve_attributes(model: object) -> Generator[None]:
+    """Restore all that a module and its parts store, but for parameters, to what it is before the body.
+
+    What modules make at their first call is dropped, except by lazy ones. Another object is left alone.
+    """
+    before = Snapshot(model) if isinstance(model, nn.Module) else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            before.restore()
+
+
+@contextmanager
 def preserve_buffers(modules: Iterable[nn.Module]) -> Generator[None]:
     """Restore the modules' buffers to their content before the body."""
     before = [Snapshot(module) for module in modules]

@@ -21,7 +21,7 @@ from taso_py.backend.generators import may_draw_random, undo_random_draws
 from taso_py.backend.weights import with_own_weights
 from taso_py.backend.writes import Writes
 from taso_py.checking.import_check import check_import
-from taso_py.checking.preserve import preserve_state
+from taso_py.checking.preserve import preserve_attributes, preserve_state
 from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.ir.text import print_graph
 from taso_py.judging.expected import ExpectedOutputs
@@ -122,6 +122,7 @@ def prepare(
         report_unexpected(f"optimizing {source.name}") as facts,
         torch.inference_mode(mode=False),
         torch.no_grad(),
+        preserve_attributes(source.module),
         hooks_set_aside(source.module, source.args, source.kwargs) as hooks,
     ):
         facts |= {"options": options, "inputs": partial(describe_arguments, (source.args, source.kwargs))}

@@ -9,7 +9,8 @@ refused and restored.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from traceback import extract_tb
 from typing import Any
@@ -20,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.generators import random_state_as_now
+from taso_py.backend.input_cases import input_cases
 from taso_py.backend.tensors import tensors_in
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.snapshot import Snapshot, copy_value, equal
@@ -80,8 +82,7 @@ def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, An
         results = [copy_value(leaf) for leaf in run.results] if kept else []
         before.restore(mutated)
         if kept:
-            with as_before():
-                _check_kept(module, args, kwargs, results=results, kept=kept, mutated=mutated)
+            _check_kept(module, args, kwargs, as_before, results=results, kept=kept, mutated=mutated)
     except BaseException:
         before.restore()
         raise
@@ -104,32 +105,48 @@ def _check_kept(
     module: nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
+    as_before: Callable[[], AbstractContextManager[None]],
     results: Sequence[Any],
     kept: Sequence[str],
     mutated: Collection[str],
 ) -> None:
     """Call a model that stored new values in its attributes once more: it must store and return the same again.
 
-    Random numbers are to be those of the first call.
+    So it must after calls with other inputs, which tell a running maximum, or an average that has settled, from a
+    cache. An export has either as a constant.
 
-    This tells a cache from a number or a tensor that later results depend on. An export has either as a constant.
+    Args:
+        module: the model.
+        args: positional arguments of the first call.
+        kwargs: keyword arguments of the first call.
+        as_before: makes contexts in which random numbers are those of the first call.
+        results: leaves of the result of the first call.
+        kept: names of the places where it stored new values.
+        mutated: names of state that it may write to, which is as before the first call.
 
     Raises:
         ImportRefusal: it does not.
     """
     filled = Snapshot(module)
-    again = _call(module, args, kwargs)
-    written = filled.written()
-    changed = [name for name in (*filled.replaced(opaque=False), *written) if name not in mutated]
-    is_same = len(again.results) == len(results) and all(map(equal, again.results, results))
-    if not changed and not is_same:
-        changed = list(kept)
-    if changed:
-        raise ImportRefusal(
-            f"the model changes its {changed[0]} from call to call, which an export would not; keep it in a buffer "
-            "that is written to in place"
-        )
-    filled.restore(mutated)
+
+    def check_call() -> None:
+        with as_before():
+            again = _call(module, args, kwargs)
+        changed = [n for n in (*filled.replaced(opaque=False), *filled.written()) if n not in mutated]
+        is_same = len(again.results) == len(results) and all(map(equal, again.results, results))
+        if changed or not is_same:
+            raise ImportRefusal(
+                f"the model changes its {[*changed, *kept][0]} from call to call, which an export would not; keep it "
+                "in a buffer that is written to in place"
+            )
+        filled.restore(mutated)
+
+    check_call()
+    for _, others in input_cases(args, kwargs, seed=0)[1:]:
+        with as_before(), suppress(ImportRefusal):  # it may fail on random inputs
+            _call(module, *others)
+        filled.restore(mutated)
+    check_call()
 
 
 def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OriginalRun:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 
 from taso_py.checking.import_check import ImportCheckError, check_import
 from taso_py.checking.roundtrip import without_fused_attention
+from taso_py.driver.prepare import prepare
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source
+from taso_py.options import Options
 
 X = torch.randn(64, 128, generator=torch.Generator().manual_seed(0))
 
@@ -61,3 +64,36 @@ def test_a_difference_that_the_fused_path_makes_is_not_told(dtype: torch.dtype) 
     source = Source("encoder", model, (torch.randn(2, 6, 64).to(dtype),), {})
     with torch.no_grad():
         assert check_import(source, import_source(source), 0) == ()
+
+
+class Peaking(nn.Module):
+    """Divides by the greatest magnitude of all calls, or of this one."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        super().__init__()
+        self.keeps, self.peak = keeps, X.abs().max() * 2
+
+    def forward(self, x: Tensor) -> Tensor:
+        peak = torch.maximum(self.peak, x.abs().max())
+        if self.keeps:
+            self.peak = peak
+        return x / peak
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_model_that_keeps_something_of_other_inputs_only_is_refused(keeps: bool) -> None:
+    model = Peaking(keeps=keeps)
+    source = Source("peaking", model, (X,), {})
+    program = import_source(source)
+    with pytest.raises(ImportCheckError, match="repeated example inputs") if keeps else nullcontext():
+        assert check_import(source, program, 0) == ()
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_model_is_as_it_was_afterwards(keeps: bool) -> None:
+    model = Peaking(keeps=keeps)
+    peak = model.peak
+    with suppress(ImportCheckError), prepare(Source("peaking", model, (X,), {}), Options(cache=False)):
+        model.made = X
+    assert model.peak is peak
+    assert not hasattr(model, "made")

@@ -115,6 +115,16 @@ def exchanging(s: Any, x: Tensor) -> Tensor:
     return x * s.k[0]
 
 
+def peaking(s: Any, x: Tensor) -> Tensor:
+    s.k = torch.maximum(s.k, x.abs().max())
+    return x / s.k
+
+
+def settling(s: Any, x: Tensor) -> Tensor:
+    s.k = x if s.k is None else 0.5 * s.k + 0.5 * x
+    return x - s.k.mean()
+
+
 STATEFUL: list[tuple[Callable[..., Any], Any]] = [
     (stepping, 0),
     (stepping, 0.5),
@@ -130,6 +140,8 @@ STATEFUL: list[tuple[Callable[..., Any], Any]] = [
     (tallying, {"counts": [0]}),
     (collecting, set()),
     (exchanging, [torch.zeros(3)]),
+    (peaking, torch.zeros(())),
+    (settling, None),
 ]
 
 
@@ -202,6 +214,16 @@ CACHING: list[Callable[[], Model]] = [
 def test_what_is_filled_at_the_first_call_is_no_state(make: Callable[[], Model]) -> None:
     round_trip(make(), X)
     round_trip(nn.Sequential(make(), nn.ReLU()), X)
+
+
+def test_a_model_with_a_cache_that_fails_on_other_inputs_is_imported() -> None:
+    def careful(s: Any, x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling():
+            assert torch.equal(x, X)
+        s.n = s.n + 1
+        return caching(s, x) + s.n
+
+    round_trip(Keeping(careful, buffers={"n": torch.zeros(1)}, length=0), X)
 
 
 def test_a_table_in_a_buffer_that_is_made_longer_is_no_state() -> None:

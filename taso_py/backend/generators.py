@@ -6,11 +6,15 @@ except where the body is known to draw nothing.
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ctypes import string_at
 from dataclasses import dataclass
+from types import FrameType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,6 +110,38 @@ def random_state_seeded(seed: int = 0) -> Generator[None]:
         for generator, _ in _random_states():
             generator.manual_seed(seed)
         yield
+
+
+_SEEDING, _SETTING = ("manual_seed", "seed"), ("set_state", "graphsafe_set_state", "set_offset")
+"""Methods that give a generator another state."""
+
+
+@contextmanager
+def reseeding_watched() -> Generator[list[traceback.StackSummary]]:
+    """Yield a list that receives the stack of each call in the body that seeds a random generator of the process.
+
+    So does a call that sets its state to another one. Calls are seen in this thread, and if no other profiler is set.
+    """
+    seen: list[traceback.StackSummary] = []
+    before: list[bytes] = []
+
+    def note(frame: FrameType, event: str, called: Any) -> None:
+        own = getattr(called, "__self__", None) if event in ("c_call", "c_return") else None
+        if type(own) is not torch.Generator or all(own is not generator for generator, _ in _random_states()):
+            return
+        if called.__name__ in _SETTING and event == "c_call":
+            before.append(_bytes(own.get_state()))
+        elif called.__name__ in _SEEDING or (called.__name__ in _SETTING and before.pop() != _bytes(own.get_state())):
+            seen.append(traceback.extract_stack(frame))
+
+    if sys.getprofile() is not None:
+        yield seen
+        return
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
 
 
 def random_state_as_now() -> Callable[[], AbstractContextManager[None]]:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from taso_py.backend.generators import random_state_as_now
+from taso_py.backend.generators import random_state_as_now, reseeding_watched
 from taso_py.backend.input_cases import input_cases
 from taso_py.backend.tensors import tensors_in
 from taso_py.frontend.errors import ImportRefusal
@@ -153,19 +153,24 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     """Call the original once.
 
     Raises:
-        ImportRefusal: the call fails.
+        ImportRefusal: the call fails, or sets the state of a random generator.
     """
     copied_args, copied_kwargs = copy_arguments(args, kwargs)
     leaves = tensors_in(copied_args, copied_kwargs)
     # Nobody counts the versions of inference tensors.
     before = [copy_value(leaf) if leaf.is_inference() else leaf._version for leaf in leaves]
-    with torch.no_grad():
+    with torch.no_grad(), reseeding_watched() as reseeding:
         try:
             result = module(*copied_args, **copied_kwargs)
         except Exception as error:  # a model may raise anything
             at = place_in_model(extract_tb(error.__traceback__))
             what = f"the model fails on the example inputs{at}: {type(error).__name__}: {first_line(error)}"
             raise ImportRefusal(f"{what}; check their shapes and types") from error
+    if reseeding:
+        raise ImportRefusal(
+            f"the model sets the state of a random generator{place_in_model(reseeding[0])}, which an export would not; "
+            "take the random numbers as an input, or keep them in a buffer"
+        )
     after = [leaf if leaf.is_inference() else leaf._version for leaf in leaves]
     written = [id(leaf) for leaf, old, new in zip(leaves, before, after, strict=True) if not equal(old, new)]
     as_before = copy_arguments(args, kwargs) if written else (copied_args, copied_kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from taso_py.backend.generators import own_draws_undone, random_state_as_now, seed_kept
+from taso_py.backend.generators import own_draws_undone, random_state_as_now, reseeding_watched, seed_kept
 from taso_py.frontend import import_module
 from taso_py.frontend.errors import ImportRefusal
 
@@ -47,8 +48,6 @@ def nothing() -> None:
     [
         (Meanwhile(nothing, rate=0.5), True),
         (Meanwhile(elsewhere, rate=0.5), True),
-        (Meanwhile(lambda: torch.manual_seed(torch.initial_seed() + 1)), True),
-        (Meanwhile(lambda: torch.manual_seed(torch.initial_seed())), True),
         (Meanwhile(elsewhere), False),
     ],
 )
@@ -85,9 +84,37 @@ def test_draws_are_undone_where_they_are_possible(is_possible: bool) -> None:
     assert torch.equal(torch.get_rng_state(), before) == is_possible
 
 
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_seeds_that_are_set_are_undone_where_no_draws_are_possible(ahead: int) -> None:
+    torch.rand(1)
+    before = torch.get_rng_state()
+    with own_draws_undone() as draws:
+        torch.manual_seed(torch.initial_seed() + ahead)
+        draws.possible = False
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 @pytest.mark.parametrize("sets", [True, False])
 def test_a_seed_that_is_set_meanwhile_is_put_back(sets: bool) -> None:
     before = torch.get_rng_state()
     with seed_kept():
         torch.manual_seed(torch.initial_seed() + 1) if sets else torch.rand(3)
     assert torch.equal(torch.get_rng_state(), before) == sets
+
+
+def test_seeding_is_seen_where_no_other_profiler_is_set() -> None:
+    with seed_kept(), reseeding_watched() as seen:
+        torch.rand(2)
+        torch.Generator().manual_seed(1)  # not one of the process
+        assert not seen
+        torch.manual_seed(1)
+        assert "test_seeding_is_seen_where_no_other_profiler_is_set" in [frame.name for frame in seen[0]]
+    calls: list[str] = []
+    sys.setprofile(lambda _frame, event, _called: calls.append(event))
+    try:
+        with seed_kept(), reseeding_watched() as seen:
+            torch.manual_seed(1)
+    finally:
+        sys.setprofile(None)
+    assert calls
+    assert not seen

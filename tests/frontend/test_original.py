@@ -299,3 +299,60 @@ def test_inference_mode() -> None:
     assert made.get_buffer("1.n").tolist() == [0, 0, 0]
     with torch.no_grad():
         assert torch.equal(build(import_module(model, (x,)))(x), model(x))
+
+
+def seeding(s: Any, x: Tensor) -> Tensor:
+    torch.manual_seed(0)
+    return x + torch.rand_like(x)
+
+
+def seeding_itself(s: Any, x: Tensor) -> Tensor:
+    torch.default_generator.manual_seed(0)
+    return x + 1
+
+
+def forking(s: Any, x: Tensor) -> Tensor:
+    with torch.random.fork_rng():
+        return x + torch.rand_like(x)
+
+
+def replaying(s: Any, x: Tensor) -> Tensor:
+    state = torch.get_rng_state()
+    noise = torch.rand_like(x)
+    torch.set_rng_state(state)
+    return x + noise
+
+
+@pytest.mark.parametrize("function", [seeding, seeding_itself, forking, replaying])
+def test_a_model_that_seeds_a_random_generator_is_refused(function: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    with pytest.raises(ImportRefusal, match=r"sets the state of a random generator \(at test_original\.py:.*; take "):
+        import_module(Model(function), (X,))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def drawing(s: Any, x: Tensor) -> Tensor:
+    return torch.dropout(x + torch.rand_like(x), 0.5, train=True)
+
+
+def forking_for_nothing(s: Any, x: Tensor) -> Tensor:
+    with torch.random.fork_rng():
+        torch.set_rng_state(torch.get_rng_state())
+        return x + 1
+
+
+def choosing(s: Any, x: Tensor) -> Tensor:
+    """Compiles the branches, for which the compiler saves and restores states."""
+    return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x - 1, (x,))
+
+
+@pytest.mark.parametrize("function", [drawing, forking_for_nothing, choosing])
+def test_a_model_that_only_draws_is_imported(function: Callable[..., Any]) -> None:
+    model = Model(function)
+    built, results = build(import_module(model, (X,))), list[Tensor]()
+    for run in (model, built):
+        torch.manual_seed(3)
+        results += [run(X), torch.rand(2)]
+    assert torch.equal(results[0], results[2])
+    assert torch.equal(results[1], results[3])

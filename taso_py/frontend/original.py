@@ -12,6 +12,7 @@ import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
+from operator import is_
 from traceback import extract_tb
 from typing import Any
 
@@ -153,10 +154,11 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     """Call the original once.
 
     Raises:
-        ImportRefusal: the call fails, or sets the state of a random generator.
+        ImportRefusal: the call fails, sets the state of a random generator, or changes a container among the arguments.
     """
     copied_args, copied_kwargs = copy_arguments(args, kwargs)
-    leaves = tensors_in(copied_args, copied_kwargs)
+    given, structure = pytree.tree_flatten((copied_args, copied_kwargs))
+    leaves = tensors_in(given)
     # Nobody counts the versions of inference tensors.
     before = [copy_value(leaf) if leaf.is_inference() else leaf._version for leaf in leaves]
     with torch.no_grad(), reseeding_watched() as reseeding:
@@ -170,6 +172,12 @@ def _call(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
         raise ImportRefusal(
             f"the model sets the state of a random generator{place_in_model(reseeding[0])}, which an export would not; "
             "take the random numbers as an input, or keep them in a buffer"
+        )
+    now, structure_now = pytree.tree_flatten((copied_args, copied_kwargs))
+    if structure_now != structure or not all(map(is_, now, given)):
+        raise ImportRefusal(
+            "the model changes a dict or list among its arguments, which an export would not; return the new values, "
+            "or write to the tensors in it in place"
         )
     after = [leaf if leaf.is_inference() else leaf._version for leaf in leaves]
     written = [id(leaf) for leaf, old, new in zip(leaves, before, after, strict=True) if not equal(old, new)]

@@ -384,3 +384,32 @@ def test_a_write_of_something_else_is_found() -> None:
     assert oracle.compare(build(program)).passed
     assert not oracle.compare(build(changed)).passed
     assert Oracle(model, None, cases).compare(build(changed)).passed  # which is why writes are compared
+
+
+EXCHANGES: list[tuple[Callable[[Tensor, Any], object], Any]] = [
+    (lambda x, c: c.update(k=x * 2), {"k": CACHE}),
+    (lambda x, c: c.update(new=x), {"k": CACHE}),
+    (lambda x, c: c.pop("k"), {"k": CACHE, "j": CACHE}),
+    (lambda x, c: c.update(count=c["count"] + 1), {"k": CACHE, "count": 1}),
+    (lambda x, c: c["inner"].append(x), {"inner": [CACHE]}),
+    (lambda x, c: c.__setitem__(0, x * 2), [CACHE]),
+]
+
+
+@pytest.mark.parametrize(("change", "cache"), EXCHANGES)
+def test_a_model_that_changes_a_container_among_its_arguments_is_refused(
+    change: Callable[[Tensor, Any], object], cache: Any
+) -> None:
+    model, before = Model(lambda s, x, c: (change(x, c), x + 1)[1]), str(cache)
+    with pytest.raises(ImportRefusal, match=r"changes a dict or list among its arguments, .* write to the tensors in"):
+        import_module(model, (X, cache))
+    assert str(cache) == before
+
+
+def test_containers_among_the_arguments_are_read_and_their_tensors_written_to() -> None:
+    def reading(s: Any, x: Tensor, c: dict[str, Any]) -> Tensor:
+        c["all"][0].add_(x)
+        c["k"] = c["k"]  # which changes nothing
+        return x + dict(c, k=x)["k"] + c["k"]
+
+    round_trip(Model(reading), X, {"k": CACHE, "all": [CACHE.clone()]})

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,21 +22,18 @@ from taso_py.backend.convert import retyped_graph
 from taso_py.backend.fold import evaluate
 from taso_py.backend.input_cases import Arguments
 from taso_py.backend.lowering import nested_module
-from taso_py.backend.random_tensors import uniform
 from taso_py.backend.schema import storage_of
-from taso_py.backend.tensors import TORCH_DTYPES, TensorError
+from taso_py.backend.tensors import TensorError
 from taso_py.checking.compare import Oracle
+from taso_py.checking.operands import LOWEST, places_in, random_operand
 from taso_py.checking.resize import other_sizes, sizes_at
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
-from taso_py.ir.node import Node
-from taso_py.ir.types import TensorType
 from taso_py.ops.nested import Nested
 from taso_py.search.bodies import Body, leaf_name
 
-LOWEST = {"random": -1.0, "positive random": 0.25}
-"""The least number of each kind of operands; only positive ones may be variances."""
-WIDTH = 1.25
+INTEGERS = range(2)
+"""Integers that are valid as places in most operands, for operators outside the table."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def body_error(body: Body, graph: Graph, seed: int, device: torch.device) -> Bod
 
 
 def _difference(body: Body, graph: Graph, seed: int, device: torch.device) -> str:
-    cases = _cases(body.nested.graph.inputs, seed, device)
+    cases = _cases(body.nested.graph, seed, device)
     before, after = _module(body.nested, device), _rewritten(body, graph, device)
     compared = Oracle(before, _reference(body.nested, device), cases, draws=False).compare(after)
     if not compared.passed:
@@ -78,28 +76,27 @@ def _difference(body: Body, graph: Graph, seed: int, device: torch.device) -> st
     return next((problem for _, (args, _) in cases for problem in _shared(after, args)), "")
 
 
-def _cases(inputs: Sequence[Node], seed: int, device: torch.device) -> list[tuple[str, Arguments]]:
+def _cases(graph: Graph, seed: int, device: torch.device) -> list[tuple[str, Arguments]]:
     """Return random operands of each kind, of the example's sizes first, by name."""
     generator = torch.Generator().manual_seed(seed)
-    sizes = tuple(dict.fromkeys(size for node in inputs for size in sorted(node.types[0].open, key=str)))
+    sizes = tuple(dict.fromkeys(size for node in graph.inputs for size in sorted(node.types[0].open, key=str)))
     cases: list[tuple[str, Arguments]] = []
     for given in ({size: size.example for size in sizes}, *other_sizes(sizes)):
         where = "" if not cases else "".join(f", {size.name}={value}" for size, value in given.items())
-        types = [TensorType(node.types[0].dtype, tuple(sizes_at(node.types[0], given))) for node in inputs]
+        places = places_in([graph], INTEGERS, partial(sizes_at, sizes=given))
         for name, lowest in LOWEST.items():
-            operands = tuple(_operand(type_, lowest, generator).to(device) for type_ in types)
+            operands = tuple(
+                random_operand(
+                    node.types[0],
+                    sizes_at(node.types[0], given),
+                    lowest=lowest,
+                    places=places(node.value),
+                    generator=generator,
+                ).to(device)
+                for node in graph.inputs
+            )
             cases.append((f"{name}{where}", (operands, {})))
     return cases
-
-
-def _operand(type_: TensorType, lowest: float, generator: torch.Generator) -> Tensor:
-    """Return a random tensor; integers are 0 and 1, so that they are valid as places in most operands."""
-    numbers = uniform(type_.sizes, generator)
-    if type_.dtype.is_floating or type_.dtype.is_complex:
-        numbers = numbers * (WIDTH - lowest) + lowest
-    else:
-        numbers = numbers.round()
-    return numbers.to(TORCH_DTYPES[type_.dtype])
 
 
 def _module(nested: Nested, device: torch.device) -> Callable[..., Any]:

@@ -86,7 +86,6 @@ class _Captured:
                     value.copy_(leaf)
             return clone_outputs(self._outputs)
 
-
     def _check_writable(self, given: Sequence[Any]) -> None:
         """Raise unless the arguments that a replay writes to are memory of their own."""
         if not any(self._written):

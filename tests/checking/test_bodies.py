@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor, nn
 
 from taso_py.backend import lowering
 from taso_py.checking.bodies import body_error
 from taso_py.checking.regions import first_mismatch
+from taso_py.frontend import import_module
 from taso_py.ir.graph import Graph
 from taso_py.ops.table import parse_graph
 from taso_py.rules.apply import apply
@@ -66,6 +70,39 @@ def test_a_body_that_computes_something_else_is_caught(target: str, reason: str)
     found = error(SCALED, target)
     assert found.startswith("body 0 of higher_order.cond computes something else once it is rewritten: ")
     assert reason in found
+
+
+class Chosen(nn.Module):
+    """Rows of a table, in the branches of a condition."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(rows, 4))
+
+    def forward(self, x: Tensor, index: Tensor) -> Any:
+        return torch.cond(x.sum() > 0, lambda x, i, t: t[i] + x, lambda x, i, t: t[i] - x, (x, index, self.table))
+
+
+WRONG_ROWS = (
+    "rule t: float[N,M], i: int[K] source take(t, i){axis=-2, wraps=W} target take(concat("
+    "slice(t){axis=-2, start=0, stop=2}, abs(slice(t){axis=-2, start=2, stop=N})){axis=-2}, i){axis=-2, wraps=W}"
+)
+"""The third and further rows are wrong."""
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_integers_choose_any_of_the_rows_that_there_are(rows: int) -> None:
+    program = import_module(Chosen(rows).eval(), (torch.randn(6, 4), torch.zeros(6, dtype=torch.long)))
+    (node,) = (node for node in program.graph.nodes if Body.of(node, 0) is not None)
+    body = Body.of(node, 0)
+    assert body is not None
+    assert body_error(body, body.graph, 0, CPU) is None
+    matches = Matcher(read_rules(WRONG_ROWS)).matches(body.graph)
+    assert len(matches) == (rows > 2)
+    for match in matches:
+        wrong = apply(body.graph, match)
+        assert wrong is not None
+        assert "output 0" in str(body_error(body, wrong, 0, CPU))
 
 
 def test_a_result_in_memory_of_an_operand_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,11 +69,18 @@ def check_writable(written: Mapping[str, Tensor], others: Sequence[Tensor], stat
         return
     reason = why_not_writable(written, others)
     given = [*written.values(), *others]
-    if reason is None and not set(map(storage_of, given)).isdisjoint(map(storage_of, state.values())):
+    if reason is None and _share_storage(given, state.values()):
         shown = (name for name, buffer in state.items() if any(overlap(buffer, value) for value in given))
         reason = next((f"its {name}, whose memory an argument shares; pass a copy of it" for name in shown), None)
     if reason is not None:
         raise ArgumentError(f"this module writes to {reason}")
+
+
+def _share_storage(tensors: Iterable[Tensor], others: Iterable[Tensor]) -> bool:
+    try:
+        return not set(map(storage_of, tensors)).isdisjoint(map(storage_of, others))
+    except NotImplementedError:  # tensors within transforms of torch.func do not show theirs
+        return False
 
 
 def why_not_writable(written: Mapping[str, Tensor], others: Sequence[Tensor]) -> str | None:
@@ -89,7 +96,7 @@ def why_not_writable(written: Mapping[str, Tensor], others: Sequence[Tensor]) ->
         if overlaps_itself(value):
             return f"{name}, which is expanded; pass a tensor with memory for each element"
     tensors = [*written.values(), *others]
-    if len(set(map(storage_of, tensors))) == len(tensors):
+    if not written or len(set(map(storage_of, tensors))) == len(tensors):
         return None
     for place, (name, value) in enumerate(written.items()):
         if any(overlap(value, other) for other in (*tensors[:place], *tensors[place + 1 :])):

@@ -128,6 +128,13 @@ def test_an_argument_that_shows_a_written_buffer_is_refused() -> None:
     assert row.tolist() == [0, 0, 0, 1]
 
 
+def test_state_is_written_within_transforms() -> None:
+    model = Model(lambda s, x: (s.n.add_(1), x * 2)[1], n=torch.zeros(3))
+    built = build(import_module(model, (torch.ones(3),)))
+    assert torch.equal(torch.vmap(built)(torch.ones(2, 3)), torch.full((2, 3), 2.0))
+    assert built.get_buffer("n").tolist() == [1, 1, 1]
+
+
 def test_overlapping_state_that_nobody_writes_to() -> None:
     memory = torch.randn(4)
     program = round_trip(Model(lambda s, x: x + s.a + s.b, a=memory[:3], b=memory[1:]), torch.ones(3))

@@ -26,7 +26,7 @@ from experiments.harness import Experiment, Row, Settings
 from fuzz.campaign import BATCH, run_batch
 from fuzz.prices import InventedCost
 from taso_py.backend import build, fold, poison, retype
-from taso_py.backend.input_cases import input_cases
+from taso_py.checking.cases import program_cases
 from taso_py.checking.compare import Oracle
 from taso_py.checking.regions import check_regions
 from taso_py.cost.choice import choose
@@ -102,7 +102,7 @@ def _check_at_random_prices(source: Source, budget: int, settings: Settings) -> 
     content = serialize(build(fold(replace(program, graph=best.graph))), source.args, source.kwargs)
     plan = choose(reimport(content).graph, cost).plan
     result = poison(deserialize(content, dump(plan.eager())))
-    cases = input_cases(source.args, source.kwargs, settings.seed)
+    cases = program_cases(program, source.args, source.kwargs, settings.seed)
     compared = Oracle(source.callable(), build(retype(program)), cases).compare(result)
     regions = check_regions((match for match, _ in best.steps), settings.seed, program.device)
     wrong = [f"{region.rule} is off by {region.error:.1e}" for region in regions if not region.passed]

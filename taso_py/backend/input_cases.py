@@ -5,7 +5,7 @@ Invariant: random inputs have the example's types, shapes and strides, and their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -30,19 +30,31 @@ def map_leaves(function: Callable[[Any], Any], arguments: Arguments) -> Argument
 
 
 def input_cases(
-    args: Sequence[Any], kwargs: Mapping[str, Any], seed: int, magnitudes: Sequence[float] = MAGNITUDES
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    seed: int,
+    *,
+    magnitudes: Sequence[float] = MAGNITUDES,
+    kept: Collection[int] = (),
 ) -> list[tuple[str, Arguments]]:
     """Return the example inputs and random ones of several magnitudes, by name.
 
     Integers and booleans are shuffled, which keeps them valid as indices, tokens or lengths. Infinities, and numbers
     near the smallest one of their type, stay where they are: an attention mask of such numbers stays valid and cannot
     hide a whole row by chance.
+
+    Args:
+        args: positional example inputs.
+        kwargs: keyword example inputs.
+        seed: seed of the random ones.
+        magnitudes: scales of the random ones, a case each.
+        kept: identities of leaves that stay as in the example.
     """
     example = tuple(args), kwargs
     cases: list[tuple[str, Arguments]] = [(EXAMPLE, example)]
     generator = torch.Generator().manual_seed(seed)
     for magnitude in magnitudes:
-        varied = map_leaves(lambda leaf, m=magnitude: _vary(leaf, m, generator), example)
+        varied = map_leaves(lambda leaf, m=magnitude: leaf if id(leaf) in kept else _vary(leaf, m, generator), example)
         cases.append((f"random x{magnitude:g}", varied))
     return cases
 

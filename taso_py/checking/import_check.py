@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from taso_py.backend import Program, build
-from taso_py.backend.input_cases import input_cases
+from taso_py.checking.cases import program_cases
 from taso_py.checking.compare import Comparison, Oracle
 from taso_py.checking.preserve import preserve_state
 from taso_py.checking.roundtrip import without_fused_attention
@@ -62,6 +62,6 @@ def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
 def _compared_with_export(source: Source, program: Program, seed: int) -> Comparison:
     original = source.callable()
     with preserve_state(program, [original], (source.args, source.kwargs)):
-        cases = input_cases(source.args, source.kwargs, seed)
+        cases = program_cases(program, source.args, source.kwargs, seed)
         cases.append((AGAIN, cases[0][1]))
         return Oracle.of(program, original, None, cases).compare(build(program))

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from taso_py.backend import UNLIMITED, Program, build, fold
-from taso_py.backend.input_cases import input_cases
 from taso_py.backend.overwrite import poison
+from taso_py.checking.cases import program_cases
 from taso_py.checking.compare import Comparison
 from taso_py.checking.oracles import float64_oracles
 from taso_py.checking.preserve import preserve_state
@@ -127,7 +127,7 @@ def _make(
     content = serialize(build(rewritten), args, kwargs)
     form, again, module = read_back(content, lambda _: saved.plan, describes=True)
     engine = ENGINES[saved.runtime]
-    (oracle,), _ = float64_oracles(program, build(program), (args, kwargs), input_cases(args, kwargs, seed))
+    (oracle,), _ = float64_oracles(program, build(program), (args, kwargs), program_cases(program, args, kwargs, seed))
     candidates: dict[str, Any] = {"the saved program": module if saved.plan is None else poison(module)}
     files: Mapping[str, bytes] = {}
     if engine.file:

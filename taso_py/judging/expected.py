@@ -14,7 +14,8 @@ from torch import nn
 
 from taso_py.backend import Program
 from taso_py.backend.generators import may_draw_random
-from taso_py.backend.input_cases import Arguments, input_cases
+from taso_py.backend.input_cases import Arguments
+from taso_py.checking.cases import program_cases
 from taso_py.checking.compare import Comparison, Oracle
 from taso_py.checking.oracles import float64_oracles
 from taso_py.checking.preserve import preserve_state
@@ -47,7 +48,7 @@ class ExpectedOutputs:
     def oracles(self) -> Sequence[Oracle]:
         """Oracles for inputs of the example's sizes and, if the model has open sizes, for inputs of others."""
         arguments = self.source.args, self.source.kwargs
-        batches = input_cases(*arguments, self.seed), self._resized_cases()
+        batches = program_cases(self.program, *arguments, self.seed), self._resized_cases()
         oracles, note = float64_oracles(self.program, self.source.callable(), arguments, *batches)
         self._notes += filter(None, [note])
         return oracles

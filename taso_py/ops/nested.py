@@ -41,6 +41,11 @@ def is_control_flow(op: Operator) -> bool:
     return isinstance(op, Opaque) and op.target in CONTROL_FLOW
 
 
+def surely_ends(op: Operator) -> bool:
+    """Return whether an operator calls its bodies, if any, a number of times that does not depend on their results."""
+    return not isinstance(op, Opaque) or op.target != "higher_order.while_loop"
+
+
 @dataclass(frozen=True)
 class Nested:
     """A graph that an operator takes."""
@@ -107,11 +112,6 @@ class ControlFlow:
         """The lists of operands, the shared ones last."""
         return _lists(self.op)
 
-    @property
-    def surely_ends(self) -> bool:
-        """True if it calls its bodies a number of times that does not depend on what these compute."""
-        return self.op.target != "higher_order.while_loop"
-
     def places(self, inputs: Sequence[Node]) -> dict[int, Node]:
         """Return a body's input for each operand that bodies take, by its place among the node's inputs."""
         return dict(zip((*self.varying, *self.shared), inputs, strict=True))
@@ -148,9 +148,14 @@ def graphs_in(graph: Graph) -> Iterator[Graph]:
     """Yield a graph, and the bodies of control flow in it, and those in these."""
     yield graph
     for node in graph.nodes:
-        if isinstance(node.op, Opaque):
-            for body in _bodies(node.op):
-                yield from graphs_in(body.graph)
+        yield from graphs_inside(node)
+
+
+def graphs_inside(node: Node) -> Iterator[Graph]:
+    """Yield the bodies of a node, and those of control flow in them."""
+    if isinstance(node.op, Opaque):
+        for body in _bodies(node.op):
+            yield from graphs_in(body.graph)
 
 
 def types_in(graph: Graph) -> Iterator[TensorType]:

@@ -23,8 +23,9 @@ import torch
 
 from taso_py.backend import Program
 from taso_py.backend.generators import undo_random_draws
-from taso_py.backend.input_cases import Arguments, input_cases
+from taso_py.backend.input_cases import Arguments
 from taso_py.backend.writes import Writes
+from taso_py.checking.cases import program_cases
 from taso_py.checking.oracles import float64_oracles
 from taso_py.checking.preserve import preserve_state
 from taso_py.driver.decisions import Decision, decision_key
@@ -275,7 +276,8 @@ class _Work:
         with undo_random_draws(program):
             runner = decision.apply(program, source.args, source.kwargs)
             original, arguments = source.callable(), (source.args, source.kwargs)
-            (oracle,), _ = float64_oracles(program, original, arguments, input_cases(*arguments, self.options.seed))
+            cases = program_cases(program, *arguments, self.options.seed)
+            (oracle,), _ = float64_oracles(program, original, arguments, cases)
             with preserve_state(program, [original], arguments):
                 compared = oracle.compare(runner)
         if not compared.passed:

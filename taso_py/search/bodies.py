@@ -19,7 +19,7 @@ from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value, make, remake
 from taso_py.ir.operator import Constant, Input, Weight
 from taso_py.ops.layout import contiguous, in_order
-from taso_py.ops.nested import ControlFlow, Nested
+from taso_py.ops.nested import ControlFlow, Nested, surely_ends
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def _has_control_flow_only(graph: Graph) -> bool:
     """Return whether all effects of a graph are control flow without other effects, which surely ends."""
     flows = [ControlFlow.of(node) for node in graph.effects]
     return all(
-        flow is not None and flow.surely_ends and all(_has_control_flow_only(body.graph) for body in flow.bodies)
+        flow is not None and surely_ends(flow.op) and all(_has_control_flow_only(body.graph) for body in flow.bodies)
         for flow in flows
     )
 

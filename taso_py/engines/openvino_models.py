@@ -8,14 +8,16 @@ Bias is such a sum, so that no folding of our graph prevents it.
 Magnitudes of vectors: its rule that moves ``abs`` before a concatenation of vectors changes the concatenation also for
 its other readers, and for who called the model if it is a result.
 
-Invariant: a model that was read computes nothing of constants alone, but for random numbers and control flow, and has
-no ``abs`` of a vector, also not in bodies of control flow.
+Softplus: where it is less than 2e-6, OpenVINO may give a number as much below 0.
+
+Invariant: a model that was read computes nothing of constants alone, but for random numbers and control flow; and has,
+also in bodies of control flow, no ``abs`` of a vector, and of softplus magnitudes only.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,22 +41,32 @@ def read_model(core: Any, content: bytes | Path, settings: Mapping[str, Any]) ->
 
 
 def take_apart(model: Any) -> None:
-    """Let each ``abs`` of a vector in a model, or in a body of its control flow, be one of a matrix of one row."""
+    """Change operators of a model, and of bodies of its control flow, that OpenVINO would take for others.
+
+    Each ``abs`` of a vector becomes one of a matrix of one row, and of each softplus the magnitude is taken.
+    """
     ops: Any = importlib.import_module("openvino.opset13")
     for node in model.get_ordered_ops():
-        for body in _BODIES.get(node.get_type_name(), ()):
+        kind, result = node.get_type_name(), node.output(0)
+        for body in _BODIES.get(kind, ()):
             take_apart(getattr(node, body)())
-        if node.get_type_name() != "Abs" or node.get_output_partial_shape(0).rank.to_string() != "1":
-            continue
-        result, axis = node.output(0), ops.constant(0)
-        readers, names = result.get_target_inputs(), result.get_names()
-        node.input(0).replace_source_output(ops.unsqueeze(node.input_value(0), axis).output(0))
-        flat = ops.squeeze(node, axis).output(0)
-        for reader in readers:
-            reader.replace_source_output(flat)
-        result.set_names(set())
-        flat.set_names(names)  # results are known by them
+        readers = result.get_target_inputs()
+        if kind == "Abs" and result.get_partial_shape().rank.to_string() == "1":
+            axis = ops.constant(0)
+            node.input(0).replace_source_output(ops.unsqueeze(node.input_value(0), axis).output(0))
+            _pass_on(result, readers, ops.squeeze(node, axis).output(0))
+        elif kind == "SoftPlus" and any(reader.get_node().get_type_name() != "Abs" for reader in readers):
+            _pass_on(result, readers, ops.abs(node).output(0))
     model.validate_nodes_and_infer_types()
+
+
+def _pass_on(result: Any, readers: Iterable[Any], made: Any) -> None:
+    """Let what was made of a result take its place for readers, and for who called the model if it is returned."""
+    for reader in readers:
+        reader.replace_source_output(made)
+    names = result.get_names()
+    result.set_names(set())
+    made.set_names(names)  # results are known by them
 
 
 def prepared(core: Any, model: Any, settings: Mapping[str, Any]) -> Any:

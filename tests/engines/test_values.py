@@ -128,6 +128,15 @@ def test_quotients_by_powers_of_two_may_be_rounded_in_openvino() -> None:
     assert torch.equal(built(x), torch.floor(x / 8))
 
 
+@pytest.mark.parametrize("shape", [(1301,), (1301, 1)])
+def test_softplus_is_never_negative(engine: SessionEngine, shape: tuple[int, ...]) -> None:
+    x = torch.cat([torch.linspace(-100.0, 30.0, 1300), torch.tensor([nan])]).reshape(shape)
+    for function, sign in ((F.softplus, 1), (F.logsigmoid, -1), (lambda x: F.softplus(x, 2.0, 5.0) + 1, 1)):
+        found = engine.build(program_of(function, [x]))(x)
+        torch.testing.assert_close(found, function(x), rtol=1e-5, atol=1e-5, equal_nan=True)
+        assert not bool((sign * found < 0).any())
+
+
 def test_powers_of_integers_that_engines_round_are_refused() -> None:
     x = torch.tensor([2, 3])
     for function in (lambda x: torch.pow(3, x), lambda x: torch.pow(x, x)):

@@ -97,9 +97,8 @@ def test_integers_choose_any_of_the_rows_that_there_are(rows: int) -> None:
     body = Body.of(node, 0)
     assert body is not None
     assert body_error(body, body.graph, 0, CPU) is None
-    matches = Matcher(read_rules(WRONG_ROWS)).matches(body.graph)
-    assert len(matches) == (rows > 2)
-    for match in matches:
+    if rows > 2:
+        (match,) = Matcher(read_rules(WRONG_ROWS)).matches(body.graph)
         wrong = apply(body.graph, match)
         assert wrong is not None
         assert "output 0" in str(body_error(body, wrong, 0, CPU))

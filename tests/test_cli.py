@@ -153,6 +153,15 @@ def test_a_model_imports_from_its_folder_when_it_is_called(model: Path, command:
     assert sys.path == path_before
 
 
+@pytest.mark.parametrize("count", ["0", "-1", "many"])
+def test_rules_have_operators(count: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["generate", "--ops", "scalars", "--max-ops", count, "--out", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "give 1 or more" in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize("seed", ["-1", "1.5", "99999999999999999999"])
 def test_a_seed_is_a_number_that_generators_take(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -179,15 +188,18 @@ def test_an_empty_path_is_not_the_current_folder(arguments: list[str], capsys: p
     assert f"argument {arguments[-2]}: the path is empty" in capsys.readouterr().err
 
 
-def test_latencies_that_cannot_be_kept_are_not_imported(
+def test_a_database_that_cannot_be_used_is_neither_changed_nor_shown_as_empty(
     model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (model / "none.json").write_text('{"format": "taso-py latencies 1", "environments": {}, "latencies": []}')
     assert main(["latencies", "import", str(model / "none.json")]) == 0
     monkeypatch.setenv("TASO_PY_CACHE", str(model / "mine.py"))
-    for arguments in (["import", str(model / "none.json")], ["clear"]):
+    kept = model / "kept.json"
+    kept.write_text("an earlier export")
+    for arguments in (["import", str(model / "none.json")], ["clear"], ["export", str(kept)], ["list"], ["devices"]):
         assert main(["latencies", *arguments]) == 2
-        assert "nothing was changed" in capsys.readouterr().err
+        assert "nothing was done" in capsys.readouterr().err
+    assert kept.read_text() == "an earlier export"
 
 
 def test_a_saved_program_can_be_optimized_again(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,7 +35,10 @@ def add(commands: Any) -> None:
     kept = "finished work is stored, and --resume continues from there"
     parser = command(commands, "generate", _generate, "Enumerate, prove and write substitutions.", kept=kept)
     parser.add_argument(
-        "--max-ops", metavar="N", type=int, help="operators per side at most (default: the limit of each set)"
+        "--max-ops",
+        metavar="N",
+        type=_some_operators,
+        help="operators per side at most (default: the limit of each set)",
     )
     parser.add_argument("--ops", metavar="SET", action="append", help="operator set; repeatable (default: all shipped)")
     parser.add_argument(
@@ -47,6 +50,12 @@ def add(commands: Any) -> None:
         "--seed", type=seed, default=0, help="seed of the values that terms are compared on (%(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="print the run report as one JSON document")
+
+
+def _some_operators(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of operators; give 1 or more")
+    return int(text)
 
 
 def _generate(parsed: argparse.Namespace) -> int:

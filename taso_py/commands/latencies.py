@@ -35,6 +35,8 @@ def _latencies(parsed: argparse.Namespace) -> int:
     if parsed.file is not None and parsed.action not in ("export", "import"):
         raise TasoError(f"latencies {parsed.action} takes no FILE; leave {parsed.file} out")
     with LatencyDatabase() as database:
+        if database.path is None:
+            raise TasoError("nothing was done; set TASO_PY_CACHE to a folder whose database can be used")
         if parsed.action == "list":
             rows = database.rows(LatencyKind.CALL, LatencyKind.INTERLEAVED)
             for row in rows:
@@ -45,8 +47,6 @@ def _latencies(parsed: argparse.Namespace) -> int:
             counts = Counter(row.environment for row in database.rows())
             for key, described in database.environments().items():
                 print(f"{key}  {counts[key]:6} latencies  {_summary(described)}")
-        elif database.path is None and parsed.action in ("clear", "import"):
-            raise TasoError("nothing was changed; set TASO_PY_CACHE to a folder whose database can be used")
         elif parsed.action == "clear":
             print(f"{database.clear()} latencies deleted")
         elif parsed.action == "export":

@@ -39,7 +39,10 @@ class Journal:
         lines = _whole_lines(path) if resume else []
         if lines and lines[0] != header:
             raise TasoError(f"{path} is of another configuration or version; leave out --resume to start anew")
-        self._known = dict(json.loads(line) for line in lines[1:])
+        try:
+            self._known = dict(json.loads(line) for line in lines[1:])
+        except (ValueError, TypeError, RecursionError) as error:
+            raise TasoError(f"{path} is damaged; leave out --resume to start anew") from error
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             # Written atomically, so that known entries are never missing on disk.

@@ -143,6 +143,7 @@ class LatencyDatabase:
 
         def insert(connection: sqlite3.Connection) -> int:
             taken = [row for key in environments for row in _at_pace_here(connection, key, rows)]
+            schema.forget_replaced(connection, environments, taken)
             schema.write(connection, environments, taken)
             return len(taken)
 
@@ -332,8 +333,8 @@ def _parse(document: object) -> tuple[dict[str, Environment], list[Row]]:
                 rows.append(Row(where, *named, measured=when, latency=Latency(**row["latency"])))
         for row in rows:
             f"{row.kernel}{row.signature}".encode()  # SQLite takes no half of a surrogate pair, nor larger numbers
-            if row.latency.samples >= 2**63:
-                raise ValueError("too many samples")
+            if not isinstance(row.latency.samples, int) or row.latency.samples >= 2**63 or row.latency.high_s >= 2**63:
+                raise ValueError("no counts or seconds")
             if row.kind is LatencyKind.PACE and row.latency.median_s < SHORTEST_S:
                 raise ValueError("no pace")
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:

@@ -102,6 +102,9 @@ _SELECT_UNTYPED = f"SELECT environment, kernel, signature, measured, {_FIGURES} 
 _SELECT_SEARCH = "SELECT 1 FROM search WHERE environment = ? AND graph = ? AND setup = ? AND kernels = ?"
 _INSERT_ENVIRONMENT = "INSERT OR IGNORE INTO environment VALUES (?, ?)"
 _INSERT_LATENCY = "INSERT OR REPLACE INTO latency VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_DELETE_INTERLEAVED = (
+    f"DELETE FROM latency WHERE environment = ? AND kind = '{LatencyKind.INTERLEAVED}' AND kernel = ? AND signature = ?"
+)
 _INSERT_SEARCH = "INSERT OR REPLACE INTO search VALUES (?, ?, ?, ?, ?, ?)"
 
 
@@ -192,6 +195,13 @@ def write_search(
     key = environment.key()
     connection.execute(_INSERT_ENVIRONMENT, (key, json.dumps(environment.as_dict())))
     connection.execute(_INSERT_SEARCH, (key, *astuple(search), best_s, finished))
+
+
+def forget_replaced(connection: sqlite3.Connection, environments: Iterable[str], rows: Iterable[Row]) -> None:
+    """Delete what was found out by latencies that rows replace: their interleaved ones, and converged searches."""
+    calls = [(row.environment, row.kernel, row.signature) for row in rows if row.kind is LatencyKind.CALL]
+    connection.executemany(_DELETE_INTERLEAVED, calls)
+    connection.executemany("DELETE FROM search WHERE environment = ?", [(key,) for key in environments])
 
 
 def clear(connection: sqlite3.Connection, environment: str | None) -> int:

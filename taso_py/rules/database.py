@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from importlib.resources import files
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from taso_py.collector import collector_paused
-from taso_py.files import replace_file
+from taso_py.files import folder_lock, replace_file
 from taso_py.ir.errors import TasoError
 from taso_py.rules.ruleset import RuleSet, StoredRule, stored_rules
 from taso_py.rules.substitution import Substitution
@@ -136,10 +137,11 @@ def write_database(directory: Path, sections: Sequence[Section]) -> None:
         DatabaseError: the folder cannot be written.
     """
     names = {section.name + SUFFIX for section in sections}
-    _write(directory, sections, {})
-    for old in directory.glob(f"*{SUFFIX}"):
-        if old.name not in names:
-            old.unlink()
+    with _locked(directory):
+        _write(directory, sections, {})
+        for old in directory.glob(f"*{SUFFIX}"):
+            if old.name not in names:
+                old.unlink()
 
 
 def update_database(directory: Path, section: Section) -> None:
@@ -149,12 +151,24 @@ def update_database(directory: Path, section: Section) -> None:
         DatabaseError: the folder cannot be written, or one of the other files does not fit the manifest.
     """
     manifest, name = directory / MANIFEST, section.name + SUFFIX
-    listed = _read_manifest(manifest) if manifest.is_file() else {}
-    others = {other: facts for other, facts in listed.items() if other != name}
-    for path in sorted(directory.glob(f"*{SUFFIX}")):
-        if path.name != name and (path.name not in others or _digest(_text(path)) != others[path.name]["digest"]):
-            raise DatabaseError(f"{path} does not fit {manifest.name} beside it; choose another folder")
-    _write(directory, [section], others)
+    with _locked(directory):
+        listed = _read_manifest(manifest) if manifest.is_file() else {}
+        others = {other: facts for other, facts in listed.items() if other != name}
+        for path in sorted(directory.glob(f"*{SUFFIX}")):
+            if path.name != name and (path.name not in others or _digest(_text(path)) != others[path.name]["digest"]):
+                raise DatabaseError(f"{path} does not fit {manifest.name} beside it; choose another folder")
+        _write(directory, [section], others)
+
+
+@contextmanager
+def _locked(directory: Path) -> Generator[None]:
+    """Make a folder if there is none, and hold a lock on it: others may add files to it and list them meanwhile."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with folder_lock(directory):
+            yield
+    except OSError as error:
+        raise DatabaseError(f"cannot write to {directory}: {error.strerror}; choose another folder") from error
 
 
 def _write(directory: Path, sections: Sequence[Section], others: Mapping[str, Any]) -> None:
@@ -164,10 +178,6 @@ def _write(directory: Path, sections: Sequence[Section], others: Mapping[str, An
         name = section.name + SUFFIX
         facts[name] = {"rules": len(section.rules), "digest": _digest(texts[name]), **section.facts}
     manifest = {"version": VERSION, "rules": sum(file["rules"] for file in facts.values()), "files": facts}
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DatabaseError(f"cannot write to {directory}: {error.strerror}; choose another folder") from error
     for name, text in {**texts, MANIFEST: json.dumps(manifest, indent=2, sort_keys=True) + "\n"}.items():
         write_text(directory / name, text)
 

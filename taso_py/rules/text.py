@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import GraphTextError, TasoError
 from taso_py.ir.graph import Graph
 from taso_py.ir.operator import Input
 from taso_py.ir.parse import GraphParser
@@ -46,8 +46,11 @@ def read_rules(text: str) -> list[Substitution]:
     """
     parser = _RuleParser(text, OPERATORS)
     rules: list[Substitution] = []
-    while parser.peek().kind != "end":
-        rules.append(parser.rule())
+    try:
+        while parser.peek().kind != "end":
+            rules.append(parser.rule())
+    except RecursionError as error:
+        raise GraphTextError("a rule is nested too deeply; give names to parts of it") from error
     return rules
 
 

@@ -98,3 +98,13 @@ def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
         journal.recall("one", lambda: 1)
     with pytest.raises(TasoError, match="leave out --resume to start anew"):
         Journal(tmp_path / NAME, {"seed": 1}, resume=True)
+
+
+@pytest.mark.parametrize("line", ["[1, 2", "7", '["a", 1, 2]', "[[], 1]"])
+def test_a_damaged_journal_is_refused(tmp_path: Path, line: str) -> None:
+    with Journal(tmp_path / NAME, {"seed": 0}) as journal:
+        journal.recall("one", lambda: 1)
+    with (tmp_path / NAME).open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(TasoError, match="is damaged; leave out --resume"):
+        Journal(tmp_path / NAME, {"seed": 0}, resume=True)

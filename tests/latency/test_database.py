@@ -120,6 +120,24 @@ def test_an_export_is_json_and_reads_back() -> None:
         assert elsewhere.environments() == database.environments()
 
 
+def test_an_import_ends_what_was_found_out_by_the_latencies_that_it_replaces() -> None:
+    key = SearchKey("graph", "setup", "kernels")
+    with LatencyDatabase(":memory:") as database, LatencyDatabase(":memory:") as elsewhere:
+        for environment in (ENVIRONMENT, OTHER):
+            for call in (CONV, RELU):
+                database.put(environment, *call, LATENCY)
+                database.put(environment, *call, LATENCY, LatencyKind.INTERLEAVED)
+            database.put_search(environment, key, 1.0)
+        elsewhere.put(ENVIRONMENT, *CONV, FASTER)
+        assert database.merge(elsewhere.export()) == 1
+        kept = [(row.environment, row.kernel) for row in database.rows(LatencyKind.INTERLEAVED)]
+        assert sorted(kept) == sorted(
+            [(ENVIRONMENT.key(), RELU[0]), *((OTHER.key(), call[0]) for call in (CONV, RELU))]
+        )
+        assert not database.has_search(ENVIRONMENT, key)
+        assert database.has_search(OTHER, key)
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     [
@@ -131,6 +149,8 @@ def test_an_export_is_json_and_reads_back() -> None:
         (["latencies", 0, "kernel"], "\ud800"),
         (["latencies", 0, "kind"], "guess"),
         (["latencies", 0, "latency", "samples"], 10**30),
+        (["latencies", 0, "latency", "samples"], 5.5),
+        (["latencies", 0, "latency", "high_s"], 2**64),
         (["latencies", 0, "environment"], "unknown"),
         (["latencies"], None),
     ],

@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -102,6 +105,22 @@ def test_one_file_is_written_and_the_others_stay(database: Path, tmp_path: Path)
     (fresh / "mine.rules").write_text(TEXT)
     with pytest.raises(DatabaseError, match="does not fit"):
         update_database(fresh, Section("two", RULES, {}))
+
+
+def test_files_that_are_written_at_once_are_all_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text_of, both = databases._section_text, threading.Barrier(2)
+
+    def late(section: Section) -> str:
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.3)  # until the other one has read the manifest, if it may
+        return text_of(section)
+
+    monkeypatch.setattr(databases, "_section_text", late)
+    with ThreadPoolExecutor(2) as pool:
+        sections = [Section(name, RULES[:1], {}) for name in ("one", "two")]
+        list(pool.map(lambda section: update_database(tmp_path, section), sections))
+    assert set(json.loads((tmp_path / MANIFEST).read_text())["files"]) == {"one.rules", "two.rules"}
+    assert _ids(read_database(tmp_path)) == _ids(RULES[:1])
 
 
 def test_a_file_that_was_edited_is_refused(database: Path) -> None:

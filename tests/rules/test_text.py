@@ -35,6 +35,11 @@ def test_a_rule_that_was_edited_is_refused() -> None:
         read_rules(text.replace("where B-2 >= 0", "where B-1 >= 0").replace("where D-2 >= 0", "where D-1 >= 0"))
 
 
+def test_a_rule_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(GraphTextError, match="nested too deeply; give names"):
+        read_rules(f"rule x: float[N] source {'relu(' * 3000}x{')' * 3000} target relu(x)")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

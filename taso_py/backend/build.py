@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.graph import _PyTreeInfo  # pyright: ignore[reportPrivateUsage]
 
-from taso_py.backend.contract import ContractError, keep_contract, outputs_of_repeated_arguments
+from taso_py.backend.contract import ContractError, input_keys, keep_contract, outputs_of_repeated_arguments
 from taso_py.backend.direct import call_directly
 from taso_py.backend.division import divided
 from taso_py.backend.fold import evaluate
 from taso_py.backend.frozen import KINDS, FrozenCodeGen, FrozenModule
-from taso_py.backend.guard import check_fixed, check_row_major, check_tensor, check_tree, check_writable
+from taso_py.backend.guard import check_fixed, check_layout, check_tensor, check_tree, check_writable
 from taso_py.backend.inplace import write_in_place
 from taso_py.backend.lowering import Caller, lower, materialize, register_modules
 from taso_py.backend.overwrite import OVERWRITING, TYPE, overwrite_dead
@@ -34,13 +34,17 @@ from taso_py.ir.errors import InvariantError
 from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Constant, Input, Operator, Weight
+from taso_py.ops.contraction import Linear, Matmul
 from taso_py.ops.opaque import Opaque
+from taso_py.ops.selection import Take
 
 aten = torch.ops.aten
 
 PACKED_BYTES = "packed_bytes"
 """The ``meta`` key under which a built module says how many bytes of weights its kernels have packed."""
 _READS_MEMORY = "aten.as_strided.default"
+_ALWAYS_DENSE = (Linear, Matmul, Take)
+"""Operators that lay out their results in row-major order, whatever the layout of their operands."""
 
 
 def build(program: Program, plan: Plan = NO_PLAN) -> fx.GraphModule:
@@ -118,9 +122,20 @@ def _kinds(program: Program) -> set[tuple[torch.dtype, torch.device]]:
 
 
 def _read_by_strides(graph: Graph) -> Sequence[Value]:
-    """Return the inputs whose memory a call reads, whatever their own strides are."""
-    reads = [node for node in graph.nodes if isinstance(node.op, Opaque) and node.op.target == _READS_MEMORY]
-    return list(dict.fromkeys(node.inputs[0] for node in reads if isinstance(node.inputs[0].node.op, Input)))
+    """Return the inputs on whose layout it depends what calls read by strides: of them, or of what is computed of them.
+
+    Most operators lay out their results as their operands are.
+    """
+    waiting = [
+        node.inputs[0] for node in graph.nodes if isinstance(node.op, Opaque) and node.op.target == _READS_MEMORY
+    ]
+    found = dict.fromkeys(waiting)
+    while waiting:
+        value = waiting.pop()
+        if not isinstance(value.node.op, _ALWAYS_DENSE):
+            waiting += [operand for operand in value.node.inputs if operand not in found]
+            found.update(dict.fromkeys(value.node.inputs))
+    return [value for value in found if isinstance(value.node.op, Input)]
 
 
 def _called_as(signature: Signature, module: fx.GraphModule, *, has_kernels: bool = False) -> fx.GraphModule:
@@ -250,8 +265,14 @@ class _Writer:
             arguments = (self._values[node.value], key, fixed, TORCH_DTYPES[type_.dtype])
             self._values[node.value] = self.graph.call_function(check_tensor, arguments)
             self._values[node.value].meta[TYPE] = type_
+        examples = dict(zip(input_keys(self._program), self._program.example_inputs, strict=True))
         for value in _read_by_strides(graph):
-            self.graph.call_function(check_row_major, (self._values[value], cast(Input, value.node.op).key))
+            key, strides = cast(Input, value.node.op).key, None
+            if not examples[key].is_contiguous():
+                if value.type.open:
+                    continue
+                strides = tuple(examples[key].stride())
+            self.graph.call_function(check_layout, (self._values[value], key, strides))
         self.size.declare(graph, {node: self._values[node.value] for node in inputs.values()})
         for placeholder, leaf in self._fixed.items():
             self.graph.call_function(check_fixed, (placeholder, leaf.value))

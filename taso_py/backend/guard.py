@@ -104,12 +104,22 @@ def why_not_writable(written: Mapping[str, Tensor], others: Sequence[Tensor]) ->
     return None
 
 
-def check_row_major(value: Tensor, name: str) -> None:
-    """Raise unless an argument whose memory the module reads by strides lies there in row-major order."""
-    if not torch.compiler.is_compiling() and not value.is_contiguous():
+def check_layout(value: Tensor, name: str, strides: tuple[int, ...] | None) -> None:
+    """Raise unless an argument, on whose layout it depends what the module reads by strides, lies as the example did.
+
+    Args:
+        value: the argument.
+        name: its name in messages.
+        strides: the example's strides; None for row-major order.
+    """
+    if torch.compiler.is_compiling():
+        return
+    axes = zip(value.shape, value.stride(), strides or value.stride(), strict=True)
+    if not (value.is_contiguous() if strides is None else all(s == w for size, s, w in axes if size > 1)):
+        wanted = "in row-major order" if strides is None else f"with strides {list(strides)}"
         raise ArgumentError(
-            f"this module reads the memory of {name} by strides and was built for one in row-major order; pass it "
-            "contiguous, or build it again with example inputs like these"
+            f"this module reads memory by strides, and was built for {name} {wanted}; pass it so, or build it again "
+            "with example inputs like these"
         )
 
 
@@ -163,5 +173,5 @@ def check_fixed(value: object, expected: Literal) -> None:
         )
 
 
-CHECKS = (check_tensor, check_writable, check_row_major, check_fixed)
+CHECKS = (check_tensor, check_writable, check_layout, check_fixed)
 """Functions that check leaves of the arguments."""

@@ -333,7 +333,7 @@ def _parse(document: object) -> tuple[dict[str, Environment], list[Row]]:
                 rows.append(Row(where, *named, measured=when, latency=Latency(**row["latency"])))
         for row in rows:
             f"{row.kernel}{row.signature}".encode()  # SQLite takes no half of a surrogate pair, nor larger numbers
-            if not isinstance(row.latency.samples, int) or row.latency.samples >= 2**63 or row.latency.high_s >= 2**63:
+            if row.latency.samples % 1 or max(row.latency.samples, row.latency.high_s) >= 2**63:
                 raise ValueError("no counts or seconds")
             if row.kind is LatencyKind.PACE and row.latency.median_s < SHORTEST_S:
                 raise ValueError("no pace")

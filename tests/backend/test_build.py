@@ -91,15 +91,28 @@ def test_what_is_read_by_strides_lies_as_it_did() -> None:
         for y in (square, square.t(), torch.cat([square, square], 1)[:, 3:]):
             assert torch.equal(module(x, y), model(x, y))
     for x in (apart, torch.cat([X, X], 1)[:, 3:]):
-        with pytest.raises(
-            ArgumentError, match="reads the memory of args_0 by strides and was built for one in row-major"
-        ):
+        with pytest.raises(ArgumentError, match="reads memory by strides, and was built for args_0 in row-major order"):
             module(x, square)
         assert torch.equal(module(x.contiguous(), square), model(x.contiguous(), square))
     again = build(reimport(serialize(module, (X, square), {})))
-    with pytest.raises(ArgumentError, match="reads the memory of args_0"):
+    with pytest.raises(ArgumentError, match="reads memory by strides"):
         again(apart, square)
     assert torch.equal(again(X, square), model(X, square))
+
+
+def test_what_is_computed_of_an_argument_and_read_by_strides_lies_as_it_did() -> None:
+    square, other = torch.arange(9.0).view(3, 3), torch.arange(9.0).view(3, 3).t()
+    reads = Model(lambda s, x, y: torch.as_strided((x * 2).relu(), (3, 2), (1, 1)) + (y + 1).sum())
+    for example, unlike, wanted in ((square, other, "in row-major order"), (other, square, r"with strides \[1, 3\]")):
+        module = build(import_module(reads, (example, square)))
+        for given in (example, example + 1):
+            for y in (square, other):
+                assert torch.equal(module(given, y), reads(given, y))
+        with pytest.raises(ArgumentError, match=f"built for args_0 {wanted}; pass it so"):
+            module(unlike, square)
+    dense = Model(lambda s, x: torch.as_strided(x @ x, (3, 2), (1, 1)))
+    module = build(import_module(dense, (square,)))
+    assert all(torch.equal(module(x), dense(x)) for x in (square, other))
 
 
 def test_what_is_written_to_buffers_has_no_history() -> None:

@@ -15,7 +15,7 @@ from taso_py.backend.bits import may_have_bits
 from taso_py.backend.tensors import encode
 from taso_py.frontend.call import AtenCall, Result, apply
 from taso_py.ir.node import Value
-from taso_py.ir.operator import Input, Ref
+from taso_py.ir.operator import Ref
 from taso_py.ir.size import Dim, is_never_negative
 from taso_py.ops.layout import contiguous, in_order, permuted
 from taso_py.ops.opaque import Opaque
@@ -36,11 +36,7 @@ def without_bits(x: Value) -> Value:
 
 
 def _as_strided(call: AtenCall) -> Result:
-    """Import a read by strides as a function of the operand's elements in memory order, if it stays within.
-
-    Where the operand is an argument, the call reads that itself, and built modules check that it lies in memory as the
-    example did.
-    """
+    """Import a read by strides as a function of the operand's elements in memory order, if it stays within."""
     x = call.value("self")
     order = memory_order(call.layouts[x])
     call.require(not x.type.open or (order is not None and _is_dense(x, call.strides(x), order)))
@@ -54,8 +50,7 @@ def _as_strided(call: AtenCall) -> Result:
         elements = elements * extent
     call.require(order is not None and (0 in size or is_never_negative(elements - 1 - last)))
     rank = x.type.rank
-    is_argument = isinstance(x.node.op, Input) and call.layouts[x].is_contiguous()
-    dense = x if is_argument else contiguous(permuted(without_bits(x), [axis - rank for axis in order or ()]))
+    dense = contiguous(permuted(without_bits(x), [axis - rank for axis in order or ()]))
     arguments = (Ref(0), tuple(size), tuple(stride), offset)
     return apply(Opaque("aten.as_strided.default", arguments, call.types), dense)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.capture import capture_cuda_graph
-from taso_py.backend.guard import ArgumentError, check_fixed, check_tensor, check_writable
+from taso_py.backend.guard import ArgumentError, check_fixed, check_tensor
 from taso_py.engines.engine import CAPTURED_PRICES, Engine, Runner
 from taso_py.ir.errors import first_line
 from taso_py.kernels.table import TILES
@@ -70,7 +70,6 @@ class _Captured:
             ) from error
         for (name, leaf), value in zip(self._leaves, given, strict=True):
             _check_like(value, leaf, name)
-        self._check_writable(given)
         with torch.no_grad(), self._turn:
             stream = torch.cuda.current_stream(self._device)
             if stream != self._stream:
@@ -85,18 +84,6 @@ class _Captured:
                 if is_written:
                     value.copy_(leaf)
             return clone_outputs(self._outputs)
-
-    def _check_writable(self, given: Sequence[Any]) -> None:
-        """Raise unless the arguments that a replay writes to are memory of their own."""
-        if not any(self._written):
-            return
-        tensors = [
-            (name, value, is_written)
-            for (name, _), value, is_written in zip(self._leaves, given, self._written, strict=True)
-            if isinstance(value, Tensor)
-        ]
-        written = {name: value for name, value, is_written in tensors if is_written}
-        check_writable(written, [value for _, value, is_written in tensors if not is_written])
 
 
 def check_capturable(args: Sequence[Any], kwargs: Mapping[str, Any], resizable: bool) -> None:

@@ -10,9 +10,11 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from taso_py.backend.random_tensors import normal, permutation
+from taso_py.backend.random_tensors import normal, permutation, uniform
+from taso_py.backend.tensors import unsupported
 
 MAGNITUDES = (1e-2, 1.0, 10.0)
 """Scales of the random inputs, relative to the example inputs' own scale."""
@@ -34,7 +36,6 @@ def input_cases(
     kwargs: Mapping[str, Any],
     seed: int,
     *,
-    magnitudes: Sequence[float] = MAGNITUDES,
     kept: Collection[int] = (),
 ) -> list[tuple[str, Arguments]]:
     """Return the example inputs and random ones of several magnitudes, by name.
@@ -47,16 +48,35 @@ def input_cases(
         args: positional example inputs.
         kwargs: keyword example inputs.
         seed: seed of the random ones.
-        magnitudes: scales of the random ones, a case each.
         kept: identities of leaves that stay as in the example.
     """
     example = tuple(args), kwargs
     cases: list[tuple[str, Arguments]] = [(EXAMPLE, example)]
     generator = torch.Generator().manual_seed(seed)
-    for magnitude in magnitudes:
+    for magnitude in MAGNITUDES:
         varied = map_leaves(lambda leaf, m=magnitude: leaf if id(leaf) in kept else _vary(leaf, m, generator), example)
         cases.append((f"random x{magnitude:g}", varied))
     return cases
+
+
+def inputs_near(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> Arguments:
+    """Return the example inputs with each number at random between half and twice as great; integers are shuffled.
+
+    Loops whose ends depend on the inputs mostly end for these too. Tensors of zeros alone become random;
+    those without elements that can be read, or whose layout is not strided, stay.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    return map_leaves(lambda leaf: _scale(leaf, generator), (tuple(args), kwargs))
+
+
+def _scale(leaf: Any, generator: torch.Generator) -> Any:
+    if not isinstance(leaf, Tensor) or leaf.is_meta or isinstance(leaf, FakeTensor) or unsupported(leaf) is not None:
+        return leaf
+    if not leaf.is_floating_point() or (leaf.numel() > 1 and not bool(leaf.any())):
+        return _vary(leaf, 1.0, generator)
+    factors = 0.5 + 1.5 * uniform(leaf.shape, generator).to(leaf.device)
+    factors = torch.where(leaf.double().abs() < torch.finfo(leaf.dtype).max / 2, factors, 1.0)
+    return torch.empty_like(leaf).copy_(leaf.double() * factors)
 
 
 def _vary(leaf: Any, magnitude: float, generator: torch.Generator) -> Any:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from taso_py.backend.input_cases import input_cases
+from taso_py.backend.input_cases import input_cases, inputs_near
 from taso_py.checking.compare import Comparison, Oracle
 
 X = torch.randn(4, 5, generator=torch.Generator().manual_seed(0))
@@ -194,3 +194,16 @@ def test_outputs_that_are_nowhere_finite_are_told() -> None:
     oracle = Oracle(lambda x: x / 0, None, input_cases((X,), {}, seed=0))
     assert oracle.compare(lambda x: x / 0).passed
     assert "the model returns no finite number for example inputs; they show no difference" in oracle.notes
+
+
+def test_inputs_near_the_example_keep_signs_strides_and_what_hides() -> None:
+    x, mask = X.t(), torch.tensor([0.0, float("-inf"), torch.finfo(torch.float32).min])
+    ((scaled, hidden, zeros, order), kept) = inputs_near((x, mask, X * 0, torch.arange(9)), {"flag": True}, seed=0)
+    ratio = scaled / x
+    assert scaled.stride() == x.stride()
+    assert bool(((ratio >= 0.5) & (ratio <= 2)).all())
+    assert float(ratio.max() - ratio.min()) > 0.5
+    assert torch.equal(hidden, mask)
+    assert bool(zeros.any())
+    assert sorted(order.tolist()) == list(range(9))
+    assert kept == {"flag": True}

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops import while_loop
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.utils import weight_norm
 
 from taso_py.backend import build
@@ -93,6 +95,16 @@ def test_an_import_alone_shows_hooks_nothing_either() -> None:
     assert seen == []
 
 
+@pytest.mark.parametrize("make", [lambda: X.to("meta"), lambda: FakeTensorMode().from_tensor(X), lambda: X.to_sparse()])
+def test_hooks_are_set_aside_for_inputs_that_nobody_can_vary(make: Callable[[], Tensor]) -> None:
+    x = make()
+    module = nn.Sequential(nn.Identity(), nn.Identity())
+    module[0].register_forward_hook(lambda *_: None)
+    with hooks_set_aside(module, (x,), {}) as notes:
+        assert not module[0]._forward_hooks
+    assert len(notes) == 1
+
+
 def test_a_model_without_hooks_is_not_called() -> None:
     with hooks_set_aside(nn.Linear(3, 3), ("of another type",), {}) as notes:
         assert notes == ()
@@ -151,6 +163,24 @@ def test_hooks_whose_keepings_the_model_reads_are_part_of_it(calls_before: int) 
         assert torch.equal(built(other), module(other))
     with hooks_set_aside(module, (X,), {}) as notes:
         assert notes == ["2 hooks of the model that change what is computed: an optimized module does the same"]
+
+
+def test_a_loop_that_ends_for_positive_numbers_ends_while_hooks_are_judged() -> None:
+    class Root(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            def step(found: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+                return 0.5 * (found + x / found), x.clone()
+
+            def is_off(found: Tensor, x: Tensor) -> Tensor:
+                return (found * found - x).abs().max() > 1e-3
+
+            return while_loop(is_off, step, (torch.ones_like(x), x))[0]
+
+    module = nn.Sequential(Root(), nn.ReLU())
+    module[1].register_forward_hook(counting)
+    with torch.no_grad(), hooks_set_aside(module, (X.abs() + 0.1,), {}) as notes:
+        assert [note.partition(" that")[0] for note in notes] == ["1 hook of the model"]
+        assert not module[1]._forward_hooks
 
 
 class Naming(nn.Module):

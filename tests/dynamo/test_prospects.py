@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ def _undecided(monkeypatch: pytest.MonkeyPatch) -> None:
 class Kept:
     """The result where nothing was faster."""
 
-    keeps_original, module = True, None
+    keeps_original, module, report = True, None, SimpleNamespace(is_final=True)
 
 
 def note_loss(source: Any, optimized: list[int]) -> Any:

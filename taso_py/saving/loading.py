@@ -32,6 +32,9 @@ def load(directory: str | os.PathLike[str], *, warmup: Iterable[int | Mapping[st
 
     It warns if PyTorch uses another number of threads than a result was measured with.
 
+    Damage to a file is recognized by its digest. Of a ``model.pt2`` beyond 64 MiB, whose weights are read when they are
+    first used, only the size and the directory of its entries may be compared.
+
     Args:
         directory: the folder.
         warmup: open sizes to call it with once, since the first call at a size is slow: numbers if one size is open,

@@ -26,12 +26,15 @@ from taso_py.engines.engine import Engine, EngineUnavailableError
 from taso_py.engines.names import ENGINE_NAMES
 from taso_py.kernels.saved import restore as restore_kernels
 from taso_py.saving.compact import COMPACT, CompactFormError, restore
-from taso_py.saving.folder import ENTRIES, MODEL, PLAN, ArtifactError, check_digests, content_digest
+from taso_py.saving.folder import ENTRIES, MODEL, PLAN, ArtifactError, check_digests, content_digest, file_digest
 from taso_py.saving.weights_file import read_weights
 
 _log = logging.getLogger(__name__)
 VERSION = 5
 """Version of the format of ``plan.json``."""
+CHECKED_BYTES = 64 << 20
+"""Largest program file that is compared with its digest before its weights are mapped, which takes up to 0.1 s; a
+larger one is read when it is first used, and only its size and directory are compared."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,8 @@ class SavedResult:
     def compact_program(self, weights: Mapping[str, Tensor]) -> Program | None:
         """Return the program as its compact form describes it; None if it has none, or one that does not fit.
 
+        Nor is one returned if the program's file is damaged, as far as :data:`CHECKED_BYTES` lets that be seen.
+
         Args:
             weights: the tensors by name that the program was saved without; they are not copied.
         """
@@ -111,6 +116,8 @@ class SavedResult:
         try:
             written = (self.folder / COMPACT).read_bytes()
             is_listed = content_digest(written) == digest
+            if self.program.stat().st_size <= CHECKED_BYTES:
+                is_listed = is_listed and file_digest(self.program) == self.files.get(self.program.name)
             return restore(json.loads(written), self.program, weights) if is_listed else None
         except (OSError, ValueError, CompactFormError):
             return None

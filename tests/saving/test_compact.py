@@ -25,6 +25,7 @@ from taso_py.backend.weights import tie
 from taso_py.cost.choice import choose
 from taso_py.driver.optimize import optimize
 from taso_py.kernels.saved import dump
+from taso_py.saving import result
 from taso_py.saving.artifact import read_back, reimport, save, serialize
 from taso_py.saving.compact import COMPACT, CompactFormError, describe, restore
 from taso_py.saving.folder import MODEL, ArtifactError
@@ -169,13 +170,13 @@ def test_a_result_loads_by_it_alone(optimized: tuple[nn.Module, Path]) -> None:
 
 
 def test_what_optimize_saves_has_it(tmp_path: Path) -> None:
-    result = optimize(
+    found = optimize(
         nn.Sequential(nn.Linear(4, 5), nn.ReLU()).eval(), X, output=tmp_path, race_seconds=0.1, time_limit=1.0
     )
     saved = read(tmp_path)
     assert COMPACT in saved.files
     assert saved.compact_program({}) is not None
-    torch.testing.assert_close(load(tmp_path)(X), result.module(X))
+    torch.testing.assert_close(load(tmp_path)(X), found.module(X))
 
 
 def _other_model(folder: Path) -> None:
@@ -198,6 +199,23 @@ def test_a_file_that_was_not_described_is_refused(
     with pytest.raises(ArtifactError) as caught:
         taso_py.load(folder)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.5, 0.7, 0.9])
+def test_one_byte_that_is_another_is_refused(
+    share: float, optimized: tuple[nn.Module, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    shutil.copytree(optimized[1], folder)
+    assert read(folder).compact_program({}) is not None
+    content = bytearray((folder / MODEL).read_bytes())
+    content[int(share * len(content))] ^= 0x20
+    (folder / MODEL).write_bytes(content)
+    assert read(folder).compact_program({}) is None
+    with pytest.raises(ArtifactError, match=r"\A.*optimize the model again\Z"):
+        taso_py.load(folder)
+    monkeypatch.setattr(result, "CHECKED_BYTES", len(content) - 1)
+    assert read(folder).compact_program({}) is not None, "weights of a large file are not read to be compared"
 
 
 def test_a_form_that_is_not_listed_is_not_read(optimized: tuple[nn.Module, Path], tmp_path: Path) -> None:

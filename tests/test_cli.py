@@ -131,8 +131,19 @@ def test_profile_writes_page_data_and_trace(model: Path, capsys: pytest.CaptureF
     }
     assert "traceEvents" in json.loads((out / "trace.json").read_text())
     assert factory in (out / "profile.html").read_text()
+    assert main(["profile", factory, "--seconds", "0.1", "--output", str(out)]) == 0, "an earlier profile is replaced"
     assert main(["profile", factory, "--seconds", "0.1"]) == 0
     assert "bottleneck" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["trace.json", "profile.html", "profile.json"])
+def test_profile_does_not_replace_files_of_the_users_own(
+    model: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / name).write_text('{"model": "mine"}')
+    assert main(["profile", f"{model / 'mine.py'}:model", "--seconds", "0.1", "--output", str(model)]) == 2
+    assert f"{name} does not belong to a saved result, and would be replaced" in capsys.readouterr().err
+    assert (model / name).read_text() == '{"model": "mine"}'
 
 
 @pytest.mark.parametrize("command", [["optimize", "--race-seconds", "0.1"], ["profile", "--seconds", "0.1"]])

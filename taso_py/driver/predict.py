@@ -20,7 +20,7 @@ from taso_py.backend.schema import stored_bytes
 from taso_py.cost.model import CostModel
 from taso_py.driver.calibrating import scale_to_runs
 from taso_py.driver.planning import tiles_for
-from taso_py.driver.replay import check_steps
+from taso_py.driver.replay import check_steps, load_trace
 from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
@@ -72,11 +72,12 @@ def predict(
 
     Raises:
         PredictionError: too little is known of the device, or the folder holds a saved result.
+        ArtifactError: the folder cannot be written to, or has a file of the trace's name that is no trace.
     """
     if output is not None:
-        check_writable(output)
         if file_digests(output):
             raise PredictionError(f"{output} holds a saved result with a trace of its own; choose another --output")
+        check_writable(output, [TRACE], [TRACE] if _is_trace(output / TRACE) else ())
     with (
         optimization_lock(),
         report_unexpected(f"predicting {source.name}"),
@@ -102,6 +103,14 @@ def predict(
         stop_reason=found.stop_reason.value,
         saved=None if output is None else str(output / TRACE),
     )
+
+
+def _is_trace(path: Path) -> bool:
+    try:
+        load_trace(path)
+    except TasoError:
+        return False
+    return True
 
 
 def _graph_and_cost(

@@ -34,7 +34,7 @@ from taso_py.options import Options
 from taso_py.saving.artifact import SavedForm, load_program, read_back, save, serialize
 from taso_py.saving.compact import with_examples
 from taso_py.saving.emit import emit_beside, forms_of
-from taso_py.saving.folder import ENTRIES, MODEL, PAGE, REPORT, TRACE, ArtifactError, check_writable, folder_of
+from taso_py.saving.folder import ENTRIES, MODEL, PAGE, REPORT, TRACE, ArtifactError, check_result_writable, folder_of
 from taso_py.saving.loading import load
 from taso_py.saving.original import PROGRAM, OriginalProgram
 from taso_py.saving.result import SavedResult, read
@@ -75,7 +75,7 @@ def refresh(
             f"{folder} holds several entry points, whose weights cannot be replaced; optimize them again"
         )
     saved = read(folder)
-    check_writable(target, [*(saved.files.keys() - {PAGE}), MODEL])
+    check_result_writable(target, [*(saved.files.keys() - {PAGE}), MODEL])
     with (
         optimization_lock(),
         report_unexpected(f"refreshing {folder}"),

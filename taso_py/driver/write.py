@@ -20,7 +20,7 @@ from taso_py.report.optimization_page import optimization_page
 from taso_py.saving.artifact import save
 from taso_py.saving.compact import COMPACT
 from taso_py.saving.emit import ONNX_FORM, check_forms, emit_beside, forms_to_emit, names_of
-from taso_py.saving.folder import PAGE, REPORT, TRACE, add_page, check_writable
+from taso_py.saving.folder import PAGE, REPORT, TRACE, add_page, check_result_writable
 from taso_py.saving.original import PROGRAM, OriginalProgram
 from taso_py.search.trace import write_trace
 
@@ -43,7 +43,7 @@ def check_output(output: Path | None, forms: Sequence[str], runtime: str, is_onn
         engines = [engine for name, engine in ENGINES.items() if runtime in (AUTO, name)]
         own = [name for engine in engines for name in (engine.file, *engine.beside) if name]
         forms = [*forms, ONNX_FORM] if is_onnx else forms
-        check_writable(output, [*names_of(forms), *own, REPORT, TRACE, PAGE, PROGRAM, COMPACT])
+        check_result_writable(output, [*names_of(forms), *own, REPORT, TRACE, PAGE, PROGRAM, COMPACT])
 
 
 def write(

@@ -34,7 +34,7 @@ from taso_py.report.optimization_page import optimization_page
 from taso_py.rules.substitution import Substitution
 from taso_py.saving import compact
 from taso_py.saving.artifact import without_weights
-from taso_py.saving.folder import ENTRIES, PAGE, check_writable, folder_of
+from taso_py.saving.folder import ENTRIES, PAGE, check_result_writable, folder_of
 from taso_py.saving.sized import Shapes
 from taso_py.saving.together import SavableEntry, write_entries
 from taso_py.search.trace import write_trace
@@ -106,7 +106,7 @@ def optimize_into(
     """
     saves = folder is not None
     if folder is not None:
-        check_writable(folder, index=ENTRIES)
+        check_result_writable(folder, index=ENTRIES)
     found = optimize_together(sources, options, saves=saves, pages=saves)
     if folder is not None:
         savable = {name: entry.savable for name, entry in found.items() if entry.savable is not None}

@@ -55,12 +55,14 @@ from taso_py.progress import progress_bar, share_bar
 from taso_py.report.profile import Ceilings, Duration, Profile, ProfiledRegion
 from taso_py.report.profile_page import profile_page
 from taso_py.saving.artifact import check_files
-from taso_py.saving.folder import as_json, check_writable, write_files
+from taso_py.saving.folder import as_json, check_writable, has_keys, write_files
 from taso_py.saving.result import SavedResult
 from taso_py.unexpected import report_unexpected
 
 PAGE, DATA, TRACE = "profile.html", "profile.json", "trace.json"
 """Files in the output folder; the last is a trace for chrome://tracing or Perfetto."""
+_KEYS = ("model", "regions", "ceilings", "environment")
+"""Keys by which the data of an earlier profile are known, whose files are replaced."""
 KERNEL_S = 5e-7
 """Less than any kernel of a GPU takes; what takes less launches none."""
 SPREAD = 1.2
@@ -101,6 +103,7 @@ def profile_source(
     Raises:
         ProfileError: the result runs in a compiler.
         EngineUnavailableError: this machine does not have the result's engine.
+        ArtifactError: the folder cannot be written to, or a file with such a name belongs to the user.
     """
     engine = ENGINES[saved.runtime] if saved is not None else None
     if saved is not None and not (saved.runtime == "eager" or isinstance(engine, SessionEngine)):
@@ -109,7 +112,8 @@ def profile_source(
             f"profile {saved.program} to see the operators of its graph in eager mode"
         )
     if output is not None:
-        check_writable(output)
+        files = [PAGE, DATA] if isinstance(engine, SessionEngine) else [PAGE, DATA, TRACE]
+        check_writable(output, files, files if has_keys(output / DATA, _KEYS) else ())
     with (
         optimization_lock(),
         report_unexpected(f"profiling {source.name}"),

@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
 from taso_py.files import folder_lock, replace_files
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import TasoError, first_line
 from taso_py.saving.triton import FILES
 
 MODEL, PLAN, REPORT, TRACE, PAGE = "model.pt2", "plan.json", "report.json", "trace.rules", "report.html"
@@ -25,6 +25,8 @@ ENTRIES = "entries.json"
 """The file that a folder with several entry points has in place of a plan; see :mod:`taso_py.saving.together`."""
 ENTRIES_VERSION = 1
 """The version of its format."""
+_KEYS = {PLAN: ("version", "model", "runtime"), ENTRIES: ("version", "folder", "entries")}
+"""Keys by which a file that lists others is known to be a result's, whatever its version."""
 ONNX, CODE = "model.onnx", "model.py"
 """The program in other formats, if asked for; users may change these files, and those of a model repository."""
 
@@ -101,7 +103,7 @@ def file_digests(directory: Path) -> Mapping[str, str]:
     """
     try:
         found = dict(json.loads((directory / PLAN).read_text())["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return {}
     return {name: digest for name, digest in found.items() if _is_inside(PurePath(name))}
 
@@ -151,8 +153,27 @@ def folder_of(given: str | os.PathLike[str], argument: str = "output") -> Path:
     return Path(given)
 
 
-def check_writable(directory: Path, names: Sequence[str] = (), index: str = PLAN) -> None:
-    """Check that a folder can be written to, before minutes are spent on the result.
+def check_writable(directory: Path, names: Collection[str] = (), own: Collection[str] = ()) -> None:
+    """Check that files can be written to a folder, before minutes are spent on their content.
+
+    Args:
+        directory: the folder.
+        names: the files.
+        own: those of them that may be replaced if they exist, since an earlier run wrote them.
+
+    Raises:
+        ArtifactError: the folder cannot be written to, or a file with such a name belongs to the user.
+    """
+    with writing(directory), tempfile.TemporaryFile(dir=directory):
+        pass
+    for name in names:
+        if (directory / name).exists() and name not in own:
+            theirs = f"{directory / name} does not belong to a saved result, and would be replaced"
+            raise ArtifactError(f"{theirs}; move it away, or choose another --output")
+
+
+def check_result_writable(directory: Path, names: Collection[str] = (), index: str = PLAN) -> None:
+    """Check that a result can be written to a folder, before minutes are spent on it.
 
     Args:
         directory: the folder.
@@ -162,28 +183,31 @@ def check_writable(directory: Path, names: Sequence[str] = (), index: str = PLAN
     Raises:
         ArtifactError: the folder cannot be written to, or a file with such a name belongs to the user.
     """
-    with writing(directory), tempfile.TemporaryFile(dir=directory):
-        pass
+    check_writable(directory)
     other = ENTRIES if index == PLAN else PLAN
     if (directory / other).exists():
         raise ArtifactError(f"{directory} holds a result of another form ({other}); choose another --output")
-    earlier = file_digests(directory)
-    if not earlier and _is_of_result(directory / index):
-        return  # a damaged result, or one of an earlier version, may be replaced
-    for name in names if earlier else (index, *names):
-        if (directory / name).exists() and name not in earlier:
-            own = f"{directory / name} does not belong to a saved result, and would be replaced"
-            raise ArtifactError(f"{own}; move it away, or choose another --output")
+    own: Collection[str] = ()
+    if has_keys(directory / index, _KEYS[index]):
+        # One of an earlier version lists no files.
+        own = {index, *(file_digests(directory) or names)}
+    check_writable(directory, (index, *names), own)
 
 
-def _is_of_result(path: Path) -> bool:
-    """Return whether a file that lists others exists and is a result's, which cannot be told once it is damaged."""
+def has_keys(path: Path, keys: Collection[str]) -> bool:
+    """Return whether a file exists and is a JSON object with some keys, as one that an earlier run has written.
+
+    Raises:
+        ArtifactError: it cannot be read; then nobody knows whose it is, nor whose the files beside it are.
+    """
     try:
-        return "version" in json.loads(path.read_text())
-    except FileNotFoundError:
+        found = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
         return False
-    except (OSError, ValueError, TypeError):
-        return True
+    except (OSError, ValueError, RecursionError) as error:
+        problem = f"{path} cannot be read, so that it and the files beside it may be your own: {first_line(error)}"
+        raise ArtifactError(f"{problem}; move them away, or choose another --output") from error
+    return isinstance(found, dict) and found.keys() >= set(keys)
 
 
 @contextmanager

@@ -85,7 +85,14 @@ def test_a_device_elsewhere_is_searched_for_and_the_result_judged_here(
     key, out = _key(capsys), tmp_path / "out"
     with LatencyDatabase() as database:
         known = database.rows()
-    assert main(["predict", factory, "--environment", key[:6], "--output", str(out), "--json"]) == 0
+    command = ["predict", factory, "--environment", key[:6], "--output", str(out), "--json"]
+    out.mkdir()
+    (out / "trace.rules").write_text("mine")
+    assert main(command) == 2
+    assert "trace.rules does not belong to a saved result" in capsys.readouterr().err
+    assert (out / "trace.rules").read_text() == "mine"
+    (out / "trace.rules").unlink()
+    assert main(command) == 0
     prediction = json.loads(capsys.readouterr().out)
     before, after = prediction["predicted_ms"]
     assert after < before
@@ -93,7 +100,7 @@ def test_a_device_elsewhere_is_searched_for_and_the_result_judged_here(
     assert prediction["environment"]["device_name"] == environment["device_name"]
     with LatencyDatabase() as database:
         assert database.rows() == known
-    assert main(["predict", factory, "--environment", key]) == 0
+    assert main([*command[:-1]]) == 0, "its own trace may be replaced"
     assert "nothing was timed" in capsys.readouterr().out
 
     monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "here"))

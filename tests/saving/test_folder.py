@@ -20,7 +20,7 @@ from taso_py.driver.replay import load_trace
 from taso_py.models.source import Source
 from taso_py.options import Options
 from taso_py.saving.artifact import check_files, save, serialize
-from taso_py.saving.folder import ArtifactError, add_page, check_writable, write_files
+from taso_py.saving.folder import ArtifactError, add_page, check_result_writable, write_files
 from taso_py.saving.loading import load
 from taso_py.saving.result import read
 from tests.saving.test_artifact import REPORT, X
@@ -148,12 +148,50 @@ def test_files_of_the_users_own_are_not_replaced(tmp_path: Path, name: str, runt
     assert [path.name for path in tmp_path.iterdir()] == [name]
     (tmp_path / name).unlink()
     _save(tmp_path, 0, {"model.py": b"code"})
-    check_writable(tmp_path, ("model.pt2", "model.py"))
-    (tmp_path / "plan.json").write_text("damaged")
-    check_writable(tmp_path, ("model.pt2", "model.py"))
-    (tmp_path / "plan.json").write_text('{"trips": ["Rome"]}')
-    with pytest.raises(ArtifactError, match=r"plan\.json does not belong to a saved result"):
-        check_writable(tmp_path, ("model.pt2", "model.py"))
+    check_result_writable(tmp_path, ("model.pt2", "model.py"))
+    (tmp_path / "model.onnx").write_bytes(b"mine")
+    with pytest.raises(ArtifactError, match=r"model\.onnx does not belong to a saved result"):
+        check_result_writable(tmp_path, ("model.pt2", "model.onnx"))
+
+
+@pytest.mark.parametrize(
+    ("index", "content", "message"),
+    [
+        *(
+            ("plan.json", content, "may be your own: .*; move them away")
+            for content in ('{"version": 5, "fi', "[" * 9999)
+        ),
+        *(
+            (index, content, rf"{index} does not belong to a saved result")
+            for index in ("plan.json", "entries.json")
+            for content in (
+                '{"trips": ["Rome"]}',
+                '{"version": 2, "mine": 1}',
+                '"version"',
+                '{"files": {"report.json": ""}}',
+            )
+        ),
+        ("entries.json", "hi", "may be your own: .*; move them away"),
+    ],
+)
+def test_a_list_of_files_is_a_results_by_its_keys_only(tmp_path: Path, index: str, content: str, message: str) -> None:
+    (tmp_path / index).write_text(content)
+    (tmp_path / "report.json").write_text("precious")
+    with pytest.raises(ArtifactError, match=rf"\A.*{message}.* choose another --output\Z"):
+        check_result_writable(tmp_path, ("report.json",), index)
+
+
+@pytest.mark.parametrize(
+    ("index", "content"),
+    [
+        ("plan.json", '{"version": 3, "runtime": "eager", "model": "model.pt2"}'),
+        ("entries.json", '{"version": 0, "folder": "run-0", "entries": ["a"]}'),
+    ],
+)
+def test_a_result_of_another_version_may_be_replaced(tmp_path: Path, index: str, content: str) -> None:
+    (tmp_path / index).write_text(content)
+    (tmp_path / "report.json").write_text("{}")
+    check_result_writable(tmp_path, ("report.json",), index)
 
 
 def test_files_outside_of_the_folder_are_not_deleted(tmp_path: Path) -> None:

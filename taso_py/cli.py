@@ -7,6 +7,7 @@ given. Results go to standard output (with ``--json``, a single JSON document), 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import traceback
@@ -27,6 +28,9 @@ UNEXPECTED, MISTAKE = 1, 2
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # names of files and modules that it has no characters for
     parsed = parser().parse_args(arguments)
     with tracebacks_shown(parsed.debug or shows_tracebacks()):
         return _run(parsed)

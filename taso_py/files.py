@@ -16,8 +16,13 @@ if sys.platform != "win32":
     import fcntl
 
 
+def encoded(text: str) -> bytes:
+    """Return text as UTF-8; what has no such form, as a name of a file that is not text, is escaped."""
+    return text.encode(errors="backslashreplace")
+
+
 def replace_file(path: Path, content: bytes | str) -> None:
-    """Write a file completely or not at all; text as UTF-8.
+    """Write a file completely or not at all; text as :func:`encoded`.
 
     Raises:
         OSError: it cannot be written; the old file is unchanged.
@@ -41,7 +46,7 @@ def replace_files(folder: Path, files: Mapping[str, bytes | str], gone: Iterable
             if paths[name].parent != folder:
                 paths[name].parent.mkdir(parents=True, exist_ok=True)
             with drafts[name].open("xb") as file:
-                file.write(content.encode() if isinstance(content, str) else content)
+                file.write(encoded(content) if isinstance(content, str) else content)
         for name in gone:
             _remove(folder, name)
         for name, draft in drafts.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -44,6 +45,42 @@ def test_nobody_need_listen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python has no standard output where that is closed when it begins."""
     monkeypatch.setattr(sys, "stdout", None)
     assert main(["rules", "stats"]) == 0
+
+
+JAPANESE = """
+import torch
+class 日本(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.層 = torch.nn.Linear(3, 4)
+    def forward(self, x):
+        return torch.relu(self.層(x))
+def model():
+    return 日本(), (torch.ones(2, 3),)
+"""
+
+
+@pytest.mark.parametrize(("encoding", "said"), [("latin-1", r"\u5c64"), ("utf-8", "層")])
+def test_what_the_output_has_no_characters_for_is_escaped(
+    tmp_path: Path, encoding: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd.py").write_text(JAPANESE, encoding="utf-8")
+    printed = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, encoding=encoding))
+    assert main(["profile", f"{tmp_path / 'odd.py'}:model", "--seconds", "0.01"]) == 0
+    assert said in printed.getvalue().decode(encoding)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs names of files that are no text")
+def test_a_model_in_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.py")
+    path.write_text("import torch\ndef model():\n    return torch.nn.Linear(3, 4), (torch.ones(2, 3),)\n")
+    out = tmp_path / "out"
+    assert main(["profile", f"{path}:model", "--seconds", "0.01", "--output", str(out)]) == 0
+    assert r"caf\udce9.py:model" in (out / "profile.html").read_text(encoding="utf-8")
+    options = ["--race-seconds", "0.1", "--time-limit", "1"]
+    assert main(["optimize", f"{path}:model", *options, "--output", str(tmp_path / "result")]) == 0
+    assert r"caf\udce9.py:model" in (tmp_path / "result" / "report.html").read_text(encoding="utf-8")
 
 
 def test_what_is_piped_is_as_wide_as_it_has_to_be(

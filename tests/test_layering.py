@@ -57,7 +57,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "torch",
     ),
     "taso_py/entries": (
-        "options lock unexpected ir rules search backend engines report models checking saving judging driver",
+        "options files lock unexpected ir rules search backend engines report models checking saving judging driver",
         "torch rich",
     ),
     "taso_py/huggingface": ("files ir engines entries models options saving", "torch transformers"),

@@ -25,6 +25,7 @@ from taso_py.driver.searches import Searches, rules_for
 from taso_py.engines.engine import Runner
 from taso_py.engines.table import ENGINES
 from taso_py.entries.entry import EntryPoint, EntryPointError, import_together
+from taso_py.files import encoded
 from taso_py.ir.errors import TasoError
 from taso_py.judging.evaluation import EvaluationOutcome
 from taso_py.models.source import Source
@@ -176,7 +177,7 @@ def _savable(ready: PreparedSource, optimized: Optimized, outcome: EvaluationOut
     others = dict(outcome.saved.files)
     form = outcome.saved.compact
     if has_page:
-        others[PAGE] = optimization_page(optimized.report, gather_evidence(ready, outcome)).encode()
+        others[PAGE] = encoded(optimization_page(optimized.report, gather_evidence(ready, outcome)))
     return SavableEntry(
         content=content,
         weights={**weights, **own},

@@ -138,7 +138,7 @@ def profile_source(
         profile = replace(profile, notes=(*profile.notes, saved.other_threads))
     if output is not None:
         profile = replace(profile, saved=str(output))
-        write_files(output, {DATA: as_json(profile.as_dict()), PAGE: profile_page(profile).encode()})
+        write_files(output, {DATA: as_json(profile.as_dict()), PAGE: profile_page(profile)})
     return profile
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any
 
-from taso_py.files import folder_lock, replace_files
+from taso_py.files import encoded, folder_lock, replace_files
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.saving.triton import FILES
 
@@ -72,7 +72,7 @@ def add_page(directory: Path, said: Mapping[str, Any], page: str) -> bool:
     Raises:
         ArtifactError: the folder cannot be written.
     """
-    files = {**said["files"], PAGE: content_digest(page.encode())}
+    files = {**said["files"], PAGE: content_digest(encoded(page))}
     with writing(directory), folder_lock(directory):
         if (directory / PLAN).read_bytes() != as_json(said):
             return False
@@ -131,7 +131,7 @@ def check_digests(directory: Path, files: Mapping[str, str], engine_file: str | 
             raise ArtifactError(f"{mixed}; optimize the model again")
 
 
-def write_files(directory: Path, files: Mapping[str, bytes]) -> None:
+def write_files(directory: Path, files: Mapping[str, bytes | str]) -> None:
     """Write files into a folder, which is created if necessary.
 
     Raises:

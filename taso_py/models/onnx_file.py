@@ -6,7 +6,9 @@ Invariant: any problem with the file or its inputs is reported as one `SourceErr
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice, product
 from pathlib import Path
 
 import torch
@@ -17,9 +19,12 @@ from taso_py.backend.tracing import quiet
 from taso_py.engines.session import FileModule, OnnxModel, SessionEngine
 from taso_py.engines.table import ENGINES
 from taso_py.frontend.onnx import OnnxFile, read_onnx
-from taso_py.frontend.onnx.model import Argument
+from taso_py.frontend.onnx.model import Argument, StepRefusal
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.models.spec import InputSpec, SourceError
+
+MOST_FORMS = 27
+"""Most example inputs that a file is tried on, if it fails on the first."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +80,39 @@ def load_onnx(
         original = FileModule(engine.compile(OnnxModel(file.content, names)))
         examples = _examples(path, file.inputs, specs, seed)
         with torch.no_grad():
-            module = file.module(examples)
+            module, examples = _module(file, examples)
             original(*examples)
             with quiet():
                 exported = torch.export.export(module, examples)
     except SourceError:
         raise
     except TasoError as error:
-        raise SourceError(f"{path}: {error}") from error
+        said = str(error)
+        raise SourceError(said if str(Path(path)) in said else f"{path}: {said}") from error
     except Exception as error:  # PyTorch and ONNX Runtime raise errors of many kinds
         raise SourceError(f"{path} cannot be run on these inputs: {first_line(error)}") from error
     return exported, examples, OriginalOnnx(file, original)
+
+
+def _module(file: OnnxFile, drawn: tuple[Tensor, ...]) -> tuple[nn.Module, tuple[Tensor, ...]]:
+    """Return the module of a file and example inputs that it computes.
+
+    Those are the drawn ones if it does. A divisor must not be zero, though, nor an index into a single row be one: then
+    some of the integers are ones or zeros.
+
+    Raises:
+        ImportRefusal: an operator is not supported, or fails on all such inputs.
+    """
+    forms = [_forms(tensor) for tensor in drawn]
+    for examples in islice(product(*forms), MOST_FORMS):
+        with suppress(StepRefusal):
+            return file.module(examples), examples
+    return file.module(drawn), drawn
+
+
+def _forms(tensor: Tensor) -> tuple[Tensor, ...]:
+    is_whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+    return (tensor, torch.ones_like(tensor), torch.zeros_like(tensor)) if is_whole else (tensor,)
 
 
 def _examples(path: str, arguments: Sequence[Argument], specs: Sequence[InputSpec], seed: int) -> tuple[Tensor, ...]:

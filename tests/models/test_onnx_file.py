@@ -177,3 +177,46 @@ def test_files_that_nothing_can_be_made_of_are_one_line(tmp_path: Path) -> None:
     unknown = write(tmp_path, f"{HEAD} (float[2,2] x) => (float y) {{ y = Det(x) }}")
     with pytest.raises(SourceError, match="ONNX operator Det"):
         load_source(str(unknown))
+
+
+LOOKUP = "k = Constant <value = int64[1] {7}> () z = Gather(k, a)"
+
+
+@pytest.mark.parametrize(
+    ("body", "drawn"),
+    [
+        ("y = Add(a, b)", "ab"),
+        ("y = Div(a, b)", "a"),
+        ("y = Mod(a, b)", "a"),
+        ("y = Div(b, a)", "b"),
+        (f"{LOOKUP} y = Add(z, b)", "b"),
+        (f"{LOOKUP} y = Div(z, b)", ""),
+    ],
+)
+def test_integers_may_be_divisors_and_indices(body: str, drawn: str, tmp_path: Path) -> None:
+    source = load_source(str(write(tmp_path, f"{HEAD} (int64[4,8] a, int64[4,8] b) => (int64[4,8] y) {{ {body} }}")))
+    assert check_import(source, import_source(source), 0) == ()
+    assert "".join(name for name, given in zip("ab", source.args, strict=True) if len(given.unique()) == 2) == drawn
+
+
+@pytest.mark.parametrize(
+    ("inputs", "body", "message"),
+    [
+        ("int64[4] a, int64[4] b", "d = Sub(a, a) y = Div(b, d)", r"Div \(the node of y\) fails: .*ZeroDivision"),
+        ("float[4,4] a", "y = Det(a)", r"Det \(the node of y\) is not supported"),
+    ],
+)
+def test_a_node_without_a_name_is_said_by_what_it_computes(
+    inputs: str, body: str, message: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, f"{HEAD} ({inputs}) => (y) {{ {body} }}")
+    with pytest.raises(SourceError, match=message):
+        load_source(str(path))
+
+
+def test_a_file_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "junk.onnx"
+    path.write_bytes(b"junk")
+    with pytest.raises(SourceError, match="is not a readable ONNX model") as raised:
+        load_source(str(path))
+    assert str(raised.value).count("junk.onnx") == 1

@@ -35,6 +35,10 @@ EXTRA = "pip install 'taso-py[engines]'"
 """Command that installs the readers of these files."""
 
 
+class StepRefusal(ImportRefusal):
+    """A node that PyTorch cannot compute, at least for the example inputs."""
+
+
 @dataclass(frozen=True)
 class Argument:
     """An input of a model."""
@@ -51,7 +55,7 @@ class OnnxNode:
 
     kind: str
     place: str
-    """The name of the node."""
+    """The name of the node, or what it computes if it has none."""
     attributes: Mapping[str, Any]
     inputs: Sequence[str | None]
     known: Sequence[Known | None]
@@ -124,6 +128,7 @@ class OnnxFile:
 
         Raises:
             ImportRefusal: an operator is not supported.
+            StepRefusal: one of them fails on the examples.
         """
         names = [argument.name for argument in self.inputs]
         steps = _Reader(self.body, dict(zip(names, examples, strict=True)), rows).module(names, self.outputs)
@@ -254,7 +259,7 @@ class _Reader:
     def _read(self, node: ir.Node) -> None:
         kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
         if kind not in self._rows:
-            raise ImportRefusal(f"ONNX operator {kind} (node {node.name}) is not supported")
+            raise ImportRefusal(f"ONNX operator {kind} ({_place(node)}) is not supported")
         inputs = [None if value is None else str(value.name) for value in node.inputs]
         known = [None if name is None else self._known.get(name) for name in inputs]
         outputs = [str(value.name or "") for value in node.outputs]
@@ -262,7 +267,7 @@ class _Reader:
             outputs.pop()
         attributes = {name: _attribute(attribute, kind) for name, attribute in node.attributes.items()}
         step = OnnxNode(
-            kind, str(node.name), attributes=attributes, inputs=inputs, known=known, outputs=outputs, opset=self._opset
+            kind, _place(node), attributes=attributes, inputs=inputs, known=known, outputs=outputs, opset=self._opset
         )
         found = _run_step(step, lambda: step.run([self._value(name) for name in inputs], self._rows))
         depends = kind not in OF_SHAPES and any(name is not None and name not in self._constants for name in inputs)
@@ -278,18 +283,22 @@ class _Reader:
         return None if name is None else self._values[name]
 
 
+def _place(node: ir.Node) -> str:
+    return f"node {node.name}" if node.name else f"the node of {', '.join(str(value.name) for value in node.outputs)}"
+
+
 def _run_step(step: OnnxNode, run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
     """Return the results of a step.
 
     Raises:
-        ImportRefusal: PyTorch cannot compute it.
+        StepRefusal: PyTorch cannot compute it.
     """
     try:
         return run()
     except TasoError:
         raise
     except Exception as error:  # PyTorch raises errors of many kinds
-        raise ImportRefusal(f"ONNX operator {step.kind} (node {step.place}) fails: {first_line(error)}") from error
+        raise StepRefusal(f"ONNX operator {step.kind} ({step.place}) fails: {first_line(error)}") from error
 
 
 def _attribute(attribute: Any, kind: str) -> Any:

@@ -202,8 +202,8 @@ def test_integers_may_be_divisors_and_indices(body: str, drawn: str, tmp_path: P
 @pytest.mark.parametrize(
     ("inputs", "body", "message"),
     [
-        ("int64[4] a, int64[4] b", "d = Sub(a, a) y = Div(b, d)", r"Div \(the node of y\) fails: .*ZeroDivision"),
-        ("float[4,4] a", "y = Det(a)", r"Det \(the node of y\) is not supported"),
+        ("int64[4] a, int64[4] b", "d = Sub(a, a) y = Div(b, d)", r"Div \(node that gives y\) fails: .*ZeroDivision"),
+        ("float[4,4] a", "y = Det(a)", r"Det \(node that gives y\) is not supported"),
     ],
 )
 def test_a_node_without_a_name_is_said_by_what_it_computes(

@@ -284,7 +284,9 @@ class _Reader:
 
 
 def _place(node: ir.Node) -> str:
-    return f"node {node.name}" if node.name else f"the node of {', '.join(str(value.name) for value in node.outputs)}"
+    return (
+        f"node {node.name}" if node.name else f"node that gives {', '.join(str(value.name) for value in node.outputs)}"
+    )
 
 
 def _run_step(step: OnnxNode, run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:

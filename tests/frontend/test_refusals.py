@@ -217,10 +217,35 @@ class Filling(nn.Module):
         return x + torch.rand(3, device=device)
 
 
-def test_an_argument_that_hides_a_name_of_the_code_that_is_written_is_refused() -> None:
-    with pytest.raises(ImportRefusal, match=r"the argument 'device' hides .* rename it, or leave it to its default"):
-        import_module(Filling(), (X, "cpu"))
+class Shifting(nn.Module):
+    def forward(
+        self,
+        x: Tensor,
+        without_gradients: Tensor | None = None,
+        uncompiled: Tensor | None = None,
+        check_tree: Tensor | None = None,
+        check: Tensor | None = None,
+    ) -> Tensor:
+        return x + next(shift for shift in (without_gradients, uncompiled, check_tree, check) if shift is not None)
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "given"),
+    [
+        (Filling(), "device", "cpu"),
+        *((Shifting(), name, X) for name in ("without_gradients", "uncompiled", "check_tree")),
+    ],
+)
+def test_an_argument_that_hides_a_name_of_the_code_that_is_written_is_refused(
+    module: nn.Module, name: str, given: object
+) -> None:
+    with pytest.raises(ImportRefusal, match=rf"the argument '{name}' hides .* rename it, or leave it to its default"):
+        import_module(module, (X,), {name: given})
+
+
+def test_other_arguments_hide_nothing() -> None:
     import_module(Filling(), (X,))
+    import_module(Shifting(), (X,), {"check": X})
 
 
 def test_inputs_are_not_touched_by_a_refused_import() -> None:

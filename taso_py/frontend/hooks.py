@@ -25,6 +25,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend.generators import random_state_kept
 from taso_py.backend.input_cases import inputs_near
+from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.original import copy_arguments
 from taso_py.frontend.snapshot import CONTAINERS, Snapshot, copy_value, equal, refill
 
@@ -37,13 +38,27 @@ CLOSE, ROUNDINGS = 3e-4, 64
 
 
 @contextmanager
-def hooks_set_aside(model: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Generator[Sequence[str]]:
+def hooks_set_aside(
+    model: object, args: Sequence[Any], kwargs: Mapping[str, Any], *, around: bool = False
+) -> Generator[Sequence[str]]:
     """Remove hooks that only observe, judged by one call on these arguments; yield notes about all hooks.
 
     An object that is not a module, or has no hooks, is not called.
+
+    Args:
+        model: the model.
+        args: positional arguments.
+        kwargs: keyword arguments.
+        around: whether the model's own hooks run around what is made of it, so that they are no part of it: they are
+            removed, and the notes are about those of its parts.
+
+    Raises:
+        ImportRefusal: hooks that run around it may read what removed ones store.
     """
-    tables = _hook_tables(model) if isinstance(model, nn.Module) else []
-    if not any(table.known for table in tables):
+    found = _hook_tables(model) if isinstance(model, nn.Module) else []
+    own = [table for table in found if around and table.module is model]
+    tables = [table for table in found if table not in own]
+    if not any(table.known for table in found):
         yield ()
         return
     assert isinstance(model, nn.Module)
@@ -57,12 +72,19 @@ def hooks_set_aside(model: object, args: Sequence[Any], kwargs: Mapping[str, Any
         state.restore()
 
     try:
+        for table in own:
+            table.keep(())
         acting = _acting_hooks(model, tables, args, kwargs, restore)
         restore()
         for table in tables:
             table.keep(acting)
-        yield _notes(len(hooks) - len(acting), len(acting))
+        looking = len(hooks) - len(acting)
+        if looking and any(table.known for table in own if table.home is vars(model)["_forward_hooks"]):
+            raise ImportRefusal("its own hooks may read what hooks of its parts store, which would not run")
+        yield _notes(looking, len(acting))
     finally:
+        for table in own:
+            table.restore()
         restore()
 
 

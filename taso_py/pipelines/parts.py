@@ -248,7 +248,7 @@ class _Work:
         with (
             torch.inference_mode(mode=False),
             torch.no_grad(),
-            hooks_set_aside(source.module, source.args, source.kwargs),
+            hooks_set_aside(source.module, source.args, source.kwargs, around=True),
         ):
             args, kwargs = clone_inference_tensors((source.args, source.kwargs))
             source = Source(source.name, source.module, args, kwargs)

@@ -262,3 +262,45 @@ def test_calls_under_autocast_run_the_module() -> None:
         assert torch.equal(model(tokens()), type(model).forward(model, tokens()))
     with torch.no_grad():
         assert torch.allclose(model(tokens()), type(model).forward(model, tokens()), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        lambda block: block.register_forward_hook(lambda _module, _args, result: 3 * result),
+        lambda block: block.register_forward_pre_hook(lambda _module, args: (args[0] * 2,)),
+        lambda block: block.left.register_forward_hook(lambda _module, _args, result: 3 * result),
+    ],
+    ids=["after", "before", "of a part"],
+)
+def test_hooks_run_once(register: Callable[[Any], object]) -> None:
+    model = Block().eval()
+    register(model)
+    with torch.no_grad():
+        expected = model(tokens())
+        found = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+        assert [outcome.state for outcome in found.outcomes] == [PartState.REPLACED]
+        assert torch.allclose(model(tokens()), expected, atol=1e-5)
+        found.undo()
+        assert torch.equal(model(tokens()), expected)
+
+
+def test_a_module_whose_hook_reads_what_another_stores_is_left_alone() -> None:
+    model, stored = Block().eval(), list[Tensor]()
+
+    def store(_module: Any, _args: Any, result: Tensor) -> None:
+        stored.append(result)
+
+    def add(_module: Any, _args: Any, result: Tensor) -> Tensor:
+        return result + stored.pop()
+
+    model.left.register_forward_hook(store)
+    model.register_forward_hook(add)
+    with torch.no_grad():
+        expected = model(tokens(1))
+        found = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+        whole, *below = found.outcomes
+        assert whole.state is PartState.REFUSED
+        assert "its own hooks may read" in whole.note
+        assert PartState.REPLACED in {outcome.state for outcome in below}
+        assert torch.allclose(model(tokens(1)), expected, atol=1e-5)

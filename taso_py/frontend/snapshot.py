@@ -39,7 +39,8 @@ class _Place:
         return self.home is vars(self.module)["_buffers"]
 
 
-_OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+"""Names of the attributes by which modules keep their parameters, parts and hooks."""
 _NOTHING = object()
 """Marks the absence of a value."""
 _Container: TypeAlias = list[Any] | deque[Any] | set[Any] | dict[Any, Any]
@@ -56,7 +57,7 @@ def _stored_values(model: nn.Module) -> dict[str, tuple[_Place | None, Any]]:
         own = vars(module)
         for home in (own["_parameters"], own["_buffers"], own):
             for key, value in home.items():
-                if home is not own or key not in _OF_EVERY_MODULE:
+                if home is not own or key not in OF_EVERY_MODULE:
                     name = f"{path}.{key}" if path else key
                     found[name] = _Place(module, type(module), home, key), value
                     found.update((inner, (None, element)) for inner, element in _elements(name, value, set()))
@@ -183,11 +184,12 @@ class Snapshot:
                     del place.home[place.key]
 
 
-_PLAIN = (type(None), bool, int, float, complex, str)
+PLAIN = (type(None), bool, int, float, complex, str)
+"""Classes of values that are compared by value."""
 
 
 def _is_plain(value: Any) -> bool:
-    return value is _NOTHING or isinstance(value, (*_PLAIN, Tensor))
+    return value is _NOTHING or isinstance(value, (*PLAIN, Tensor))
 
 
 def _is_alike(old: Any, new: Any) -> bool:
@@ -200,7 +202,7 @@ def _is_moved(old: Any, new: Any) -> bool:
     """Return whether two values are tensors of the same type with different memory."""
     if old is new or not _is_alike(old, new):
         return False
-    return not _is_readable(old) or not _is_readable(new) or place_of(old) != place_of(new)
+    return not is_readable(old) or not is_readable(new) or place_of(old) != place_of(new)
 
 
 def _rewrite(tensor: Tensor, content: Tensor) -> None:
@@ -236,10 +238,10 @@ def _content(value: Any) -> Any:
 
 def copy_value(value: Any) -> Any:
     """Return a value; for a tensor whose elements can be compared, a copy."""
-    return value.detach().clone() if isinstance(value, Tensor) and _is_readable(value) else value
+    return value.detach().clone() if isinstance(value, Tensor) and is_readable(value) else value
 
 
-def _is_readable(tensor: Tensor) -> bool:
+def is_readable(tensor: Tensor) -> bool:
     """Return whether a tensor has elements that can be compared."""
     if is_lazy(tensor) or tensor.is_meta or isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
         return False
@@ -254,7 +256,7 @@ def _comparable(tensor: Tensor) -> Tensor:
 def equal(one: Any, other: Any) -> bool:
     """Return whether two values are equal as far as can be decided; NaN equals NaN."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
-        if not _is_readable(one) or not _is_readable(other):
+        if not is_readable(one) or not is_readable(other):
             return True
         if not _is_alike(one, other):
             return False

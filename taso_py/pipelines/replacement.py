@@ -4,14 +4,17 @@ The module stays the object that it was, with its attributes, parameters and hoo
 was made for run that.
 
 Invariant: a call that no form was made for, one that needs gradients or is made in training mode, one that a compiler
-traces or that runs under autocast, and every call after weights or parts of the module have changed run the module's
-own ``forward``.
+traces or that runs under autocast, and every call after weights, parts or attributes of the module have changed run the
+module's own ``forward``. What that stores in attributes changes nothing: a module whose results depend on it is not
+imported.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
+from operator import is_, methodcaller
 from types import MethodType
 from typing import Any, NoReturn
 
@@ -23,9 +26,11 @@ from taso_py.backend.frozen import FrozenError
 from taso_py.backend.guard import ArgumentError
 from taso_py.dynamo.captured import FrozenWeights
 from taso_py.engines.engine import Runner
+from taso_py.frontend.snapshot import OF_EVERY_MODULE, PLAIN, equal, is_readable
 
 FORWARD = "forward"
 _log = logging.getLogger(__name__)
+_values = methodcaller("values")
 
 
 class Replacement:
@@ -42,14 +47,15 @@ class Replacement:
         self._own: Any = vars(module).get(FORWARD)
         """A ``forward`` of the instance, as some libraries set."""
         self._forward = module.forward
-        self._homes = [
-            (home, name) for home in _tensor_homes(module) for name, held in home.items() if held is not None
-        ]
-        tensors = [tensor for tensor in self._tensors() if tensor is not None]
-        self._weights = FrozenWeights(dict(enumerate(tensors)))
-        self._kinds = {"cpu", *(tensor.device.type for tensor in tensors)}
-        self._parts = [(part, _makeup(part)) for part in module.modules()][1:]
-        self._class, self._children = type(module), [*module.children()]
+        self._parts = [*module.modules()]
+        self._homes = [home for part in self._parts for home in _homes(part, is_whole=part is module)]
+        self._makeup = self._makeup_now()
+        self._tensors = [held for held in self._makeup if isinstance(held, Tensor)]
+        self._weights = FrozenWeights(dict(enumerate(self._tensors)))
+        self._kinds = {"cpu", *(tensor.device.type for tensor in self._tensors)}
+        self._attributes = _Attributes(self._parts)
+        self._stores = True
+        """Whether the module's own ``forward`` may store something in attributes."""
         self.is_on = True
         module.forward = self
 
@@ -62,42 +68,54 @@ class Replacement:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the first form that takes the arguments, or the module's own ``forward``."""
-        if self.is_on and not torch.compiler.is_compiling() and self._may_serve(args, kwargs):
+        if not self._runners or torch.compiler.is_compiling():
+            return self._forward(*args, **kwargs)
+        if self.is_on and self._may_serve(args, kwargs):
             for runner in self._runners:
                 try:
                     return runner(*args, **kwargs)
                 except (ArgumentError, TypeError):  # before anything is computed; Python's own for other keywords
                     continue
-        return self._forward(*args, **kwargs)
+        if not self.is_on and not self._stores:  # what is timed costs nothing more
+            return self._forward(*args, **kwargs)
+        are_current = self._attributes.are_current()
+        result = self._forward(*args, **kwargs)
+        self._stores = not self._attributes.are_untouched()
+        if are_current and self._stores:
+            self._attributes.record()
+        return result
 
     def _may_serve(self, args: Any, kwargs: Any) -> bool:
-        if not self._runners or self._module.training or self._needs_gradients(args, kwargs):
+        if self._module.training or self._needs_gradients(args, kwargs):
             return False
         if any(map(torch.is_autocast_enabled, self._kinds)):
             return False
         if not self._is_as_it_was():
-            _log.warning("weights or parts of a %s have changed; it runs as it is", self._class.__name__)
+            kind = type(self._module).__name__
+            _log.warning("weights, parts or attributes of a %s have changed; it runs as it is", kind)
             self._runners.clear()
         return bool(self._runners)
 
     def _is_as_it_was(self) -> bool:
-        """Return whether the module consists of the same parts as before, and their tensors have not changed."""
+        """Return whether the module consists of the same parts as before, and their content has not changed."""
         return (
-            type(self._module) is self._class
-            and [*self._module.children()] == self._children
-            and all(_makeup(part) == before for part, before in self._parts)
-            and self._weights.are_current(self._tensors())
+            _are_identical(self._makeup_now(), self._makeup)
+            and self._weights.are_current(self._tensors)
+            and self._attributes.are_current()
         )
+
+    def _makeup_now(self) -> list[object]:
+        """Return the classes of the module and its parts, their tensors, parts and hooks.
+
+        Adapters exchange parts, and pruning and parametrizations change their class or add hooks.
+        """
+        return [*map(type, self._parts), *chain.from_iterable(map(_values, self._homes))]
 
     def _needs_gradients(self, args: Any, kwargs: Any) -> bool:
         if not torch.is_grad_enabled():
             return False
         leaves = pytree.tree_leaves((args, kwargs))
-        return any(leaf.requires_grad for leaf in (*leaves, *self._tensors()) if isinstance(leaf, Tensor))
-
-    def _tensors(self) -> list[Tensor | None]:
-        """Return the tensors that it was made with, None in the place of one that is gone."""
-        return [home.get(name) for home, name in self._homes]
+        return any(leaf.requires_grad for leaf in (*leaves, *self._tensors) if isinstance(leaf, Tensor))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         """Return the own ``forward`` of the module's copy, whose weights will be its own."""
@@ -112,20 +130,70 @@ class Replacement:
         )
 
 
-def _makeup(part: nn.Module) -> list[object]:
-    """Return what a part of a module computes by, but for tensors: its class, parts, hooks, and ``forward`` if its own.
+class _Attributes:
+    """Attributes of a module and its parts at one moment, their modes among them.
 
-    Adapters exchange parts, and pruning and parametrizations change their class or add hooks.
+    Numbers, texts, tensors and tuples of them are compared by value. Other objects count as a whole: changes of their
+    own attributes and elements are not seen.
     """
+
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
+        """Take a module, which is the first part, and the others."""
+        self._whole, *self._below = map(vars, parts)
+        self.record()
+
+    def record(self) -> None:
+        """Record the attributes as they are now."""
+        # Another optimized form may take the place of this one in turn.
+        places = [(self._whole, name) for name in self._whole if name != FORWARD]
+        places += [(home, name) for home in self._below for name in home]
+        places = [(home, name) for home, name in places if name not in OF_EVERY_MODULE]
+        self._owners, self._names = [home for home, _ in places], [name for _, name in places]
+        self._kept = self._now()
+        self._tensors = [x for x in self._kept if isinstance(x, Tensor) and not x.is_inference()]
+        self._versions = [tensor._version for tensor in self._tensors]
+
+    def are_current(self) -> bool:
+        """Return whether the attributes are those that were recorded, or equal ones."""
+        if self.are_untouched():
+            return True
+        if not self._are_unwritten() or not all(map(_is_same, self._now(), self._kept)):
+            return False
+        self.record()  # the next comparison is a fast one
+        return True
+
+    def are_untouched(self) -> bool:
+        """Return whether the attributes are those that were recorded, the same objects."""
+        return _are_identical(self._now(), self._kept) and self._are_unwritten()
+
+    def _are_unwritten(self) -> bool:
+        return [tensor._version for tensor in self._tensors] == self._versions
+
+    def _now(self) -> list[object]:
+        """Return how many attributes each part has, and those that were recorded."""
+        count = len(self._whole) - (FORWARD in self._whole)
+        return [count, *map(len, self._below), *map(dict[str, Any].get, self._owners, self._names)]
+
+
+def _are_identical(now: Sequence[object], before: Sequence[object]) -> bool:
+    return len(now) == len(before) and all(map(is_, now, before))
+
+
+def _is_same(new: Any, old: Any) -> bool:
+    """Return whether two attributes surely have the same value."""
+    if new is old:
+        return True
+    if type(new) is not type(old):
+        return False
+    if isinstance(new, tuple):
+        return len(new) == len(old) and all(map(_is_same, new, old))
+    if isinstance(new, Tensor):
+        return is_readable(new) and is_readable(old) and equal(new, old)
+    return isinstance(new, PLAIN) and equal(new, old)
+
+
+def _homes(part: nn.Module, *, is_whole: bool) -> Iterable[Mapping[str, Any]]:
+    """Return the dicts that tell what a part computes by: of tensors and parts, and of hooks unless it is the whole."""
     own = vars(part)
-    hooks = (*own["_forward_pre_hooks"].values(), *own["_forward_hooks"].values())
-    return [type(part), own.get(FORWARD), *own["_modules"].values(), *hooks]
-
-
-def _tensor_homes(module: nn.Module) -> list[Mapping[str, Any]]:
-    """Return the dicts in which a module and its parts hold parameters and buffers."""
-    return [
-        home
-        for part in module.modules()
-        for home in (part._parameters, part._buffers)  # pyright: ignore[reportPrivateUsage]
-    ]
+    hooks = () if is_whole else (own["_forward_pre_hooks"], own["_forward_hooks"])
+    return (own["_parameters"], own["_buffers"], own["_modules"], *hooks)

@@ -304,3 +304,20 @@ def test_a_module_whose_hook_reads_what_another_stores_is_left_alone() -> None:
         assert "its own hooks may read" in whole.note
         assert PartState.REPLACED in {outcome.state for outcome in below}
         assert torch.allclose(model(tokens(1)), expected, atol=1e-5)
+
+
+class _Keeping(Block):
+    """A block that keeps what it was called with."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = x
+        return super().forward(x)
+
+
+def test_what_a_module_keeps_from_the_timed_runs_does_not_end_the_replacement(caplog: pytest.LogCaptureFixture) -> None:
+    model = _Keeping().eval()
+    with torch.no_grad():
+        (replacement,) = optimize_parts(taso_py.inspect(lambda: model(torch.randn(2, 5, 16))), **QUICK).replacements
+        model(tokens())
+    assert replacement._runners
+    assert not caplog.text

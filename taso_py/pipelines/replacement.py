@@ -11,6 +11,7 @@ imported.
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
@@ -122,6 +123,8 @@ class Replacement:
         copied = memo.get(id(self._module))
         if copied is None:
             raise FrozenError("an optimized forward cannot be copied without its module; copy the module")
+        if self._own is not None:
+            return copy.deepcopy(self._own, memo)
         return MethodType(type(self._module).forward, copied)
 
     def __reduce__(self) -> NoReturn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -108,3 +109,27 @@ def test_a_change_between_calls_that_no_form_was_made_for_is_not_overlooked() ->
     module.gain = 3.0
     assert not is_served(module, rows=3)
     assert not is_served(module)
+
+
+class Scaled(nn.Module):
+    """A layer whose calls may name their argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) * 2.0
+
+
+def test_a_copy_keeps_a_forward_of_the_instance() -> None:
+    module: Any = Scaled()
+    module.forward = lambda x: x + 1.0
+    copied = copy.deepcopy(replaced(module))
+    assert is_served(module)
+    assert torch.equal(copied(torch.ones(2, 4)), torch.full((2, 4), 2.0))
+    bound: Any = Gain()
+    bound.forward = bound.drop.forward
+    assert vars(copy.deepcopy(replaced(bound)))["forward"].__self__ is not bound.drop
+    plain = copy.deepcopy(replaced(Scaled()))
+    assert vars(plain)["forward"].__self__ is plain

@@ -12,15 +12,17 @@ imported.
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from operator import is_, methodcaller
-from types import MethodType
+from types import CodeType, MethodType
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
+from torch.jit._trace import is_tracing
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.frozen import FrozenError
@@ -48,6 +50,7 @@ class Replacement:
         self._own: Any = vars(module).get(FORWARD)
         """A ``forward`` of the instance, as some libraries set."""
         self._forward = module.forward
+        functools.update_wrapper(self, self._forward, updated=())  # an export binds arguments by its signature
         self._parts = [*module.modules()]
         self._homes = [home for part in self._parts for home in _homes(part, is_whole=part is module)]
         self._makeup = self._makeup_now()
@@ -60,6 +63,11 @@ class Replacement:
         self.is_on = True
         module.forward = self
 
+    @property
+    def __code__(self) -> CodeType:
+        """The code of the module's own ``forward``, which exports name in their messages."""
+        return self._forward.__code__
+
     def undo(self) -> None:
         """Give the module its own ``forward`` back."""
         if self._own is None:
@@ -69,7 +77,7 @@ class Replacement:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the first form that takes the arguments, or the module's own ``forward``."""
-        if not self._runners or torch.compiler.is_compiling():
+        if not self._runners or torch.compiler.is_compiling() or is_tracing():
             return self._forward(*args, **kwargs)
         if self.is_on and self._may_serve(args, kwargs):
             for runner in self._runners:

@@ -321,3 +321,19 @@ def test_what_a_module_keeps_from_the_timed_runs_does_not_end_the_replacement(ca
         model(tokens())
     assert replacement._runners
     assert not caplog.text
+
+
+def test_optimized_modules_can_be_optimized_again() -> None:
+    model = Block().eval()
+    with torch.no_grad():
+        expected = model(tokens())
+        first = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+        second = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+        assert first.replacements
+        assert model.forward in second.replacements
+        assert torch.allclose(model(tokens()), expected, atol=1e-5)
+        second.undo()
+        assert model.forward in first.replacements
+        assert torch.allclose(model(tokens()), expected, atol=1e-5)
+        first.undo()
+        assert torch.equal(model(tokens()), expected)

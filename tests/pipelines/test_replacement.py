@@ -122,6 +122,32 @@ class Scaled(nn.Module):
         return self.layer(x) * 2.0
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize(
+    "trace",
+    [
+        lambda module, x: torch.export.export(module, (x,)).module(),
+        lambda module, x: torch.export.export(module, (x,), strict=True).module(),
+        lambda module, x: torch.compile(module, backend="eager", fullgraph=True),
+        lambda module, x: torch.jit.trace(module, (x,), check_trace=False),
+        lambda module, x: torch.fx.symbolic_trace(module),
+    ],
+    ids=["exported", "exported strictly", "compiled", "traced by jit", "traced by fx"],
+)
+def test_what_traces_a_module_sees_its_own_forward(trace: Callable[[nn.Module, Tensor], Any]) -> None:
+    module: Any = replaced(Scaled())
+    x = torch.randn(2, 4)
+    assert is_served(module)
+    with torch.no_grad():
+        assert torch.equal(trace(module, x)(x), Scaled.forward(module, x))
+
+
+def test_an_export_takes_the_names_of_arguments() -> None:
+    rows = torch.export.Dim("rows", min=2, max=64)
+    exported = torch.export.export(replaced(Scaled()), (torch.ones(8, 4),), dynamic_shapes={"x": {0: rows}})
+    assert exported.module()(torch.ones(5, 4)).shape == (5, 4)
+
+
 def test_a_copy_keeps_a_forward_of_the_instance() -> None:
     module: Any = Scaled()
     module.forward = lambda x: x + 1.0

@@ -53,7 +53,7 @@ def hooks_set_aside(
             removed, and the notes are about those of its parts.
 
     Raises:
-        ImportRefusal: hooks that run around it may read what removed ones store.
+        ImportRefusal: hooks of its parts only observe, for who goes on using the model around its result.
     """
     found = _hook_tables(model) if isinstance(model, nn.Module) else []
     own = [table for table in found if around and table.module is model]
@@ -79,8 +79,8 @@ def hooks_set_aside(
         for table in tables:
             table.keep(acting)
         looking = len(hooks) - len(acting)
-        if looking and any(table.known for table in own if table.home is vars(model)["_forward_hooks"]):
-            raise ImportRefusal("its own hooks may read what hooks of its parts store, which would not run")
+        if looking and around:
+            raise ImportRefusal("others may read what hooks of its parts store, which would not run")
         yield _notes(looking, len(acting))
     finally:
         for table in own:

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from taso_py.backend import Program
-from taso_py.backend.generators import undo_random_draws
-from taso_py.backend.input_cases import Arguments
+from taso_py.backend.generators import random_state_kept, undo_random_draws
+from taso_py.backend.input_cases import Arguments, inputs_near
 from taso_py.backend.writes import Writes
 from taso_py.checking.cases import program_cases
 from taso_py.checking.oracles import float64_oracles
@@ -34,6 +35,7 @@ from taso_py.driver.searches import rules_for
 from taso_py.engines.engine import Runner
 from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.frontend.original import copy_arguments
+from taso_py.frontend.snapshot import Snapshot
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.judging.timing import Ratio, race
 from taso_py.latency.idle import wait_until_idle
@@ -255,6 +257,9 @@ class _Work:
             program = import_source(source)
             if Writes.of(program.graph).buffers:
                 raise TasoError("it writes to its buffers")
+            kept = _kept_attribute(source)
+            if kept is not None:
+                raise TasoError(f"it keeps values of each call in its {kept}, which others may read")
             key = decision_key(program, self.options, self.rules)
             if key in self.known:
                 return self._applied(source, program, *self.known[key])
@@ -283,6 +288,19 @@ class _Work:
         if not compared.passed:
             raise TasoError(f"optimized like {label}, {compared.reason}")
         return runner, speedup, f"like {label}"
+
+
+def _kept_attribute(source: Source) -> str | None:
+    """Return the name of an attribute that depends on what a module was called with last; None if there is none."""
+    assert isinstance(source.module, nn.Module)
+    before = Snapshot(source.module)
+    args, kwargs = copy_arguments(*inputs_near(source.args, source.kwargs, seed=0))
+    try:
+        with random_state_kept(), suppress(Exception):  # it may fail on other inputs
+            source.module(*args, **kwargs)
+        return next(iter(before.replaced(opaque=False)), None)
+    finally:
+        before.restore()
 
 
 def _why_not(timing: ModuleTiming) -> str:

@@ -52,11 +52,13 @@ class Replacement:
         self._forward = module.forward
         functools.update_wrapper(self, self._forward, updated=())  # an export binds arguments by its signature
         self._parts = [*module.modules()]
-        self._homes = [home for part in self._parts for home in _homes(part, is_whole=part is module)]
-        self._makeup = self._makeup_now()
+        self._homes = [home for part in self._parts for home in _homes(part)]
+        self._hook_homes = [home for part in self._parts[1:] for home in _hook_homes(part)]
+        self._makeup, self._hooks = self._makeup_now(), self._hooks_now()
         self._tensors = [held for held in self._makeup if isinstance(held, Tensor)]
         self._weights = FrozenWeights(dict(enumerate(self._tensors)))
         self._kinds = {"cpu", *(tensor.device.type for tensor in self._tensors)}
+        self._has_other_hooks = False
         self._attributes = _Attributes(self._parts)
         self._stores = True
         """Whether the module's own ``forward`` may store something in attributes."""
@@ -69,7 +71,13 @@ class Replacement:
         return self._forward.__code__
 
     def undo(self) -> None:
-        """Give the module its own ``forward`` back."""
+        """Give the module its own ``forward`` back.
+
+        If another optimized form has taken this one's place since, that one runs the own ``forward`` from now on.
+        """
+        self._runners.clear()
+        if vars(self._module).get(FORWARD) is not self:
+            return
         if self._own is None:
             vars(self._module).pop(FORWARD, None)
         else:
@@ -99,8 +107,13 @@ class Replacement:
             return False
         if any(map(torch.is_autocast_enabled, self._kinds)):
             return False
+        kind, before = type(self._module).__name__, self._has_other_hooks
+        self._has_other_hooks = not _are_identical(self._hooks_now(), self._hooks)
+        if self._has_other_hooks:  # as while the pipeline is inspected again
+            if not before:
+                _log.warning("hooks of parts of a %s have changed; it runs as it is while they are there", kind)
+            return False
         if not self._is_as_it_was():
-            kind = type(self._module).__name__
             _log.warning("weights, parts or attributes of a %s have changed; it runs as it is", kind)
             self._runners.clear()
         return bool(self._runners)
@@ -114,11 +127,15 @@ class Replacement:
         )
 
     def _makeup_now(self) -> list[object]:
-        """Return the classes of the module and its parts, their tensors, parts and hooks.
+        """Return the classes of the module and its parts, their tensors and parts.
 
-        Adapters exchange parts, and pruning and parametrizations change their class or add hooks.
+        Adapters exchange parts, and parametrizations change their class.
         """
         return [*map(type, self._parts), *chain.from_iterable(map(_values, self._homes))]
+
+    def _hooks_now(self) -> list[object]:
+        """Return the hooks of the module's parts; its own run around whatever is called."""
+        return [*chain.from_iterable(map(_values, self._hook_homes))]
 
     def _needs_gradients(self, args: Any, kwargs: Any) -> bool:
         if not torch.is_grad_enabled():
@@ -203,8 +220,13 @@ def _is_same(new: Any, old: Any) -> bool:
     return isinstance(new, PLAIN) and equal(new, old)
 
 
-def _homes(part: nn.Module, *, is_whole: bool) -> Iterable[Mapping[str, Any]]:
-    """Return the dicts that tell what a part computes by: of tensors and parts, and of hooks unless it is the whole."""
+def _homes(part: nn.Module) -> Iterable[Mapping[str, Any]]:
+    """Return the dicts of tensors and parts that tell what a module computes by."""
     own = vars(part)
-    hooks = () if is_whole else (own["_forward_pre_hooks"], own["_forward_hooks"])
-    return (own["_parameters"], own["_buffers"], own["_modules"], *hooks)
+    return own["_parameters"], own["_buffers"], own["_modules"]
+
+
+def _hook_homes(part: nn.Module) -> Iterable[Mapping[int, Any]]:
+    """Return the dicts of hooks that tell what a module computes."""
+    own = vars(part)
+    return own["_forward_pre_hooks"], own["_forward_hooks"]

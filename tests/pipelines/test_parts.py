@@ -301,17 +301,46 @@ def test_a_module_whose_hook_reads_what_another_stores_is_left_alone() -> None:
         found = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
         whole, *below = found.outcomes
         assert whole.state is PartState.REFUSED
-        assert "its own hooks may read" in whole.note
+        assert "hooks of its parts" in whole.note
         assert PartState.REPLACED in {outcome.state for outcome in below}
         assert torch.allclose(model(tokens(1)), expected, atol=1e-5)
 
 
 class _Keeping(Block):
-    """A block that keeps what it was called with."""
+    """A block that makes a tensor of the size of its input at each call."""
 
     def forward(self, x: Tensor) -> Tensor:
-        self.kept = x
-        return super().forward(x)
+        self.kept = torch.zeros(x.shape[1:])
+        return super().forward(x) + self.kept
+
+
+class _Showing(nn.Module):
+    """A model that shows others what its block computed last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = Block()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = self.block(x)
+        return self.last * 2
+
+
+@pytest.mark.parametrize("is_hook", [True, False])
+def test_what_others_may_read_of_a_call_is_there_after_each(is_hook: bool) -> None:
+    model, seen = (Block() if is_hook else _Showing()).eval(), dict[str, Tensor]()
+    if is_hook:
+        model.left.register_forward_hook(lambda _module, _args, result: seen.update(left=result))
+    with torch.no_grad():
+        found = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+        whole, *below = found.outcomes
+        assert whole.state is PartState.REFUSED
+        assert ("hooks of its parts" if is_hook else "keeps values of each call in its last") in whole.note
+        assert PartState.REPLACED in {outcome.state for outcome in below}
+        model(tokens(1))
+        shown = seen["left"] if is_hook else model.last
+        expected = model.left(tokens(1)) if is_hook else model.block(tokens(1))
+        assert torch.allclose(shown, expected, atol=1e-5)
 
 
 def test_what_a_module_keeps_from_the_timed_runs_does_not_end_the_replacement(caplog: pytest.LogCaptureFixture) -> None:
@@ -332,6 +361,30 @@ def test_optimized_modules_can_be_optimized_again() -> None:
         assert first.replacements
         assert model.forward in second.replacements
         assert torch.allclose(model(tokens()), expected, atol=1e-5)
+        first.undo()
+        assert model.forward in second.replacements
+        assert torch.allclose(model(tokens()), expected, atol=1e-5)
+        second.undo()
+        assert torch.equal(model(tokens()), expected)
+
+
+def test_a_second_inspection_leaves_the_replacement() -> None:
+    model = Stack().eval()
+    with torch.no_grad():
+        expected = model(tokens())
+        found = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+        taso_py.inspect(model, tokens())
+        assert torch.allclose(model(tokens()), expected, atol=1e-5)
+        assert found.replacements
+        assert all(replacement._runners for replacement in found.replacements)
+
+
+def test_optimized_modules_are_given_back_in_turn() -> None:
+    model = Block().eval()
+    with torch.no_grad():
+        expected = model(tokens())
+        first = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
+        second = optimize_parts(taso_py.inspect(model, tokens()), **QUICK)
         second.undo()
         assert model.forward in first.replacements
         assert torch.allclose(model(tokens()), expected, atol=1e-5)

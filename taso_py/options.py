@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from taso_py.effort import EFFORTS, NORMAL, Effort, within
 from taso_py.engines.names import AUTO, ENGINE_NAMES, RUNTIME_CHOICES
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import TasoError, in_a_line
 from taso_py.rules.verdict import Numerics
 from taso_py.search.names import SEARCHES
 
@@ -180,7 +180,7 @@ class Options:
                 continue
             # To Python, booleans are whole numbers.
             if kind and not (isinstance(given, kind.accepted) and isinstance(given, bool) is (kind.python is bool)):
-                raise OptimizeError(f"{option.name} must be {kind.text}, not {given!r}")
+                raise OptimizeError(f"{option.name} must be {kind.text}, not {in_a_line(given)}")
 
     @property
     def effective_effort(self) -> Effort:

@@ -25,6 +25,7 @@ from taso_py.driver.result import Optimized
 from taso_py.driver.searches import Searches, rules_for
 from taso_py.driver.selection import library_seconds_of, select
 from taso_py.driver.write import check_output, write
+from taso_py.ir.errors import in_a_line
 from taso_py.judging.evaluation import Evaluation, EvaluationOutcome
 from taso_py.latency.contention import Watch
 from taso_py.latency.database import LatencyDatabase
@@ -66,7 +67,7 @@ def optimize(
     """
     source = source_of(module, example_inputs, {} if example_kwargs is None else example_kwargs)
     if not isinstance(positive, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
-        raise OptimizeError(f"positive must be a list of names of inputs, not {positive!r}")
+        raise OptimizeError(f"positive must be a list of names of inputs, not {in_a_line(positive)}")
     source = replace(source, positive=(positive,) if isinstance(positive, str) else tuple(positive))
     chosen, folder = Options.from_mapping(options), None if output is None else folder_of(output)
     return optimize_source(source, chosen, rules_for(chosen), folder)

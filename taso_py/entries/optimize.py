@@ -26,7 +26,7 @@ from taso_py.engines.engine import Runner
 from taso_py.engines.table import ENGINES
 from taso_py.entries.entry import EntryPoint, EntryPointError, import_together
 from taso_py.files import encoded
-from taso_py.ir.errors import TasoError
+from taso_py.ir.errors import TasoError, in_a_line
 from taso_py.judging.evaluation import EvaluationOutcome
 from taso_py.models.source import Source
 from taso_py.options import Options
@@ -69,6 +69,11 @@ def optimize_entry_points(
     Raises:
         TasoError: one cannot be imported, or an option is wrong; the message is one line that names the entry point.
     """
+    given: Any = entries
+    points: list[Any] = list(given.values()) if isinstance(given, Mapping) else [given]
+    foreign = [point for point in points if not isinstance(point, EntryPoint)]
+    if foreign:
+        raise EntryPointError(f"entries must be a dict of EntryPoint by names, not of {in_a_line(foreign[0])}")
     chosen, folder = Options.from_mapping(options), None if output is None else folder_of(output)
     wrong = next((name for name in entries if not str(name).isidentifier()), None)
     if wrong is not None or not entries:

@@ -7,7 +7,7 @@ result's own.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from taso_py.driver.result import Optimized
 from taso_py.entries.entry import EntryPoint, EntryPointError
 from taso_py.entries.optimize import optimize_into
+from taso_py.ir.errors import in_a_line
 from taso_py.models.source import Source
 from taso_py.options import Options
 from taso_py.report.optimization import Report
@@ -93,6 +94,8 @@ def optimize_sizes(
     Raises:
         TasoError: a size cannot be imported, is given twice, or an option is wrong; one line that names the size.
     """
+    if not isinstance(examples, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
+        raise EntryPointError(f"examples must be a list of the example inputs of each size, not {in_a_line(examples)}")
     sources = [_source(module, example) for example in examples]
     return optimize_sources(sources, Options.from_mapping(options), None if output is None else folder_of(output))
 

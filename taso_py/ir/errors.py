@@ -24,6 +24,12 @@ MOST_CHARACTERS = 200
 """The most characters of another library's message that are repeated."""
 
 
+def in_a_line(value: object) -> str:
+    """Return a value as a message repeats it: the first line of its representation, shortened if it is long."""
+    line = next(iter(repr(value).splitlines()), type(value).__name__)
+    return line if len(line) <= MOST_CHARACTERS else f"{line[:MOST_CHARACTERS]} ..."
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of another library's error message, shortened if it is long.
 

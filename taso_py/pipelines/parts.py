@@ -14,6 +14,7 @@ Invariant: what is in place was surely faster when it was timed, and the whole r
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -36,14 +37,22 @@ from taso_py.engines.engine import Runner
 from taso_py.frontend.hooks import hooks_set_aside
 from taso_py.frontend.original import copy_arguments
 from taso_py.frontend.snapshot import Snapshot
-from taso_py.ir.errors import TasoError, first_line
+from taso_py.ir.errors import TasoError, first_line, in_a_line
 from taso_py.judging.timing import Ratio, race
 from taso_py.latency.idle import wait_until_idle
 from taso_py.lock import optimization_lock
 from taso_py.models.importing import import_source
 from taso_py.models.source import Source, clone_inference_tensors
 from taso_py.options import Options
-from taso_py.pipelines.inspecting import Inspection, ModuleTiming, Signature, signature_of, synchronize, text_table
+from taso_py.pipelines.inspecting import (
+    Inspection,
+    ModuleTiming,
+    PipelineError,
+    Signature,
+    signature_of,
+    synchronize,
+    text_table,
+)
 from taso_py.pipelines.replacement import Replacement
 from taso_py.rules.substitution import Substitution
 
@@ -73,9 +82,17 @@ class PartOutcome:
     share: float
     """Share of the run's time that it took."""
     speedup: float = 1.0
-    """Speed-up of its call, by the first of its signatures; of a repeated module, that of its model."""
+    """Speed-up of its call, by the first of its signatures; of a repeated module, that of its model. NaN if
+    it is withheld, as in the report of an optimization."""
     note: str = ""
     """Reason for a refusal, or the equal module that it was optimized like."""
+
+    @property
+    def speedup_text(self) -> str:
+        """The speed-up as text; empty for a module that was not replaced."""
+        if self.state is not PartState.REPLACED:
+            return ""
+        return "withheld" if math.isnan(self.speedup) else f"{self.speedup:.2f}"
 
 
 @dataclass
@@ -105,7 +122,7 @@ class OptimizedParts:
             (
                 o.label,
                 f"{o.share:.0%}",
-                f"{o.speedup:.2f}" if o.state is PartState.REPLACED else "",
+                o.speedup_text,
                 f"{o.state.value}{f' ({o.note})' if o.note else ''}",
             )
             for o in self.outcomes
@@ -135,6 +152,8 @@ def optimize_parts(inspection: Inspection, *, least: float = LEAST, **options: A
     Raises:
         TasoError: an option is wrong. A module that cannot be optimized is none; the result says why.
     """
+    if not isinstance(inspection, Inspection):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
+        raise PipelineError(f"give the result of taso_py.inspect, not {in_a_line(inspection)}")
     chosen = Options.from_mapping(options)
     found = OptimizedParts()
     work = _Work(inspection, chosen, rules_for(chosen), least, found)

@@ -259,6 +259,7 @@ class Profile:
         """Facts in a line each, by name."""
         shares = ", ".join(f"{ms / self.total_ms:.0%} {name}-bound" for name, ms in self.bounds.items())
         peaks = ", ".join(f"{rate / 1e9:,.0f} GFLOP/s {dtype}" for dtype, rate in self.ceilings.peaks.items())
+        rates = "; ".join(filter(None, (peaks, f"{self.ceilings.levels[-1][1] / 1e9:.1f} GB/s from memory")))
         held = f"weights {mebibytes(self.weight_bytes)}, inputs {mebibytes(self.input_bytes)}"
         if self.engine:
             memory = held
@@ -272,8 +273,8 @@ class Profile:
             ("bound by", shares),
             *([] if self.engine else self._dispatch_facts),
             ("memory", memory),
-            ("roofline", f"{peaks}; {self.ceilings.levels[-1][1] / 1e9:.1f} GB/s from memory; "
-             f"it allows {self.ceiling_ms:.3f} ms, {share_of_roof(self.ceiling_ms / self.total_ms)} of the run"),
+            ("roofline", f"{rates}; it allows {self.ceiling_ms:.3f} ms, "
+             f"{share_of_roof(self.ceiling_ms / self.total_ms)} of the run"),
         )  # fmt: skip
 
     @property

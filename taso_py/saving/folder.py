@@ -17,7 +17,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from taso_py.files import encoded, folder_lock, replace_files
-from taso_py.ir.errors import TasoError, first_line
+from taso_py.ir.errors import TasoError, first_line, in_a_line
 from taso_py.saving.triton import FILES
 
 MODEL, PLAN, REPORT, TRACE, PAGE = "model.pt2", "plan.json", "report.json", "trace.rules", "report.html"
@@ -148,8 +148,8 @@ def folder_of(given: str | os.PathLike[str], argument: str = "output") -> Path:
         ArtifactError: it is no path, or empty, which would mean the current folder and is often a mistake.
     """
     if not isinstance(given, str | os.PathLike) or not os.fspath(given):  # pyright: ignore[reportUnnecessaryIsInstance]
-        said = repr(given).splitlines()[0]
-        raise ArtifactError(f"{argument} must be the path of a folder, not {said}; the current folder is '.'")
+        said = f"{argument} must be the path of a folder, not {in_a_line(given)}"
+        raise ArtifactError(f"{said}; the current folder is '.'")
     return Path(given)
 
 

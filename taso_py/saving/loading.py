@@ -19,7 +19,7 @@ from torch import Tensor
 from taso_py.engines.names import SESSION_ENGINES
 from taso_py.files import folder_lock
 from taso_py.ir.errors import first_line
-from taso_py.saving.folder import ENTRIES, ENTRIES_VERSION, ArtifactError, WarmupError
+from taso_py.saving.folder import ENTRIES, ENTRIES_VERSION, ArtifactError, WarmupError, folder_of
 from taso_py.saving.result import SavedResult, read
 from taso_py.saving.sized import SizedModule
 from taso_py.saving.weights_file import WEIGHTS, read_weights
@@ -44,7 +44,7 @@ def load(directory: str | os.PathLike[str], *, warmup: Iterable[int | Mapping[st
         ArtifactError: the folder holds no saved result, or a file of it is damaged.
         WarmupError: the result does not have these sizes, or has several entry points.
     """
-    folder, sizes = Path(directory), list(warmup)
+    folder, sizes = folder_of(directory, "directory"), list(warmup)
     # A run that saves to the folder meanwhile would leave files of two runs to be read.
     with folder_lock(folder, shared=True) if folder.is_dir() else nullcontext():
         if (folder / ENTRIES).is_file():

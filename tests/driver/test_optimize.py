@@ -106,6 +106,12 @@ def test_numbers_may_be_those_of_numpy() -> None:
         ((X, {1: X}), {}, "example_kwargs must be a dict of inputs by their names"),
         ((X,), {"output": 5}, "output must be the path of a folder, not 5"),
         ((X,), {"output": ""}, "output must be the path of a folder, not ''; the current folder is '.'"),
+        (
+            (X,),
+            {"positive": nn.MultiheadAttention(2, 1)},
+            r"positive must be a list of names of inputs, not MultiheadAttention\(",
+        ),
+        ((X,), {"kernels": nn.Sequential(nn.ReLU())}, r"kernels must be True or False, not Sequential\("),
         ((X,), {"positive": 5}, "positive must be a list of names of inputs, not 5"),
         (((X.numpy(),),), {}, r"an example input is a numpy.ndarray; give a tensor \(torch.as_tensor\)"),
         ((X, {"s": np.int64(3)}), {}, "an example input is a numpy.int64"),

@@ -245,6 +245,14 @@ def test_forms_are_not_mixed_in_a_folder(tmp_path: Path, optimized: tuple[Optimi
         taso_py.load(optimized[1], warmup=[3])
 
 
+@pytest.mark.parametrize(
+    ("entries", "said"), [(5, "5"), ({"a": 5}, "5"), (nn.Sequential(nn.ReLU()), r"Sequential\("), ([], r"\[\]")]
+)
+def test_what_is_no_entry_point_is_one_line(entries: Any, said: str) -> None:
+    with pytest.raises(EntryPointError, match=rf"\Aentries must be a dict of EntryPoint by names, not of {said}\Z"):
+        optimize_entry_points(entries)
+
+
 def test_what_cannot_be_shared_is_refused() -> None:
     class Held(nn.Module):
         """Holds buffers and counts the first one up, or returns their sums."""

@@ -120,7 +120,11 @@ def test_keyword_inputs() -> None:
 
 @pytest.mark.parametrize(
     ("examples", "said"),
-    [([torch.ones(2), torch.zeros(2)], "size 2 is given twice"), ([], "no size is given")],
+    [
+        ([torch.ones(2), torch.zeros(2)], "size 2 is given twice"),
+        ([], "no size is given"),
+        *((given, f"examples must be a list of the example inputs of each size, not {given}") for given in (None, 5)),
+    ],
 )
 def test_wrong_sizes_are_one_line(examples: Sequence[Tensor], said: str) -> None:
     with pytest.raises(EntryPointError, match=said):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,8 @@ from taso_py.driver import optimize as driver
 from taso_py.judging.finalists import ORIGINAL
 from taso_py.judging.timing import Race, Ratio
 from taso_py.pipelines import parts
-from taso_py.pipelines.parts import AS_IT_WAS, OPTIMIZED, PartState, optimize_parts
+from taso_py.pipelines.inspecting import PipelineError
+from taso_py.pipelines.parts import AS_IT_WAS, OPTIMIZED, OptimizedParts, PartOutcome, PartState, optimize_parts
 from tests.gains import take_any_gain
 
 QUICK: dict[str, Any] = {"race_seconds": 0.1, "time_limit": 1.0, "kernels": False, "cache": False, "least": 0.0}
@@ -208,6 +210,16 @@ def test_modules_that_are_left_alone_have_a_reason() -> None:
     assert "called with 5 combinations of shapes" in str(optimize_parts(many, **QUICK))
 
 
+def test_what_is_no_inspection_is_one_line() -> None:
+    with pytest.raises(PipelineError, match=r"\Agive the result of taso_py\.inspect, not Block\(\Z"):
+        optimize_parts(Block())  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(("speedup", "text"), [(1.5, " 1.50 "), (math.nan, " withheld ")])
+def test_a_speedup_that_is_withheld_is_said_to_be(speedup: float, text: str) -> None:
+    assert text in str(OptimizedParts([PartOutcome("block", PartState.REPLACED, 0.5, speedup)]))
+
+
 def test_an_interrupt_leaves_the_pipeline_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_args: Any) -> Any:
         raise KeyboardInterrupt
@@ -328,7 +340,8 @@ class _Showing(nn.Module):
 
 @pytest.mark.parametrize("is_hook", [True, False])
 def test_what_others_may_read_of_a_call_is_there_after_each(is_hook: bool) -> None:
-    model, seen = (Block() if is_hook else _Showing()).eval(), dict[str, Tensor]()
+    model: Any = (Block() if is_hook else _Showing()).eval()
+    seen: dict[str, Tensor] = {}
     if is_hook:
         model.left.register_forward_hook(lambda _module, _args, result: seen.update(left=result))
     with torch.no_grad():

@@ -77,6 +77,12 @@ def test_a_page_of_nothing_is_a_page() -> None:
     assert problems(profile_page(empty)) == []
 
 
+def test_a_roofline_without_arithmetic_is_that_of_memory() -> None:
+    assert dict(PROFILE.facts)["roofline"].startswith("100 GFLOP/s f32; 10.0 GB/s from memory; it allows ")
+    moves = replace(PROFILE, ceilings=Ceilings({}, ((2**20, 1e10),), 0.002))
+    assert dict(moves.facts)["roofline"].startswith("10.0 GB/s from memory; it allows ")
+
+
 def test_what_is_no_operator_is_bound_by_nothing() -> None:
     drawn = timeline(PROFILE, colours([one.kind for one in PROFILE.kinds]))
     assert [bar.colour for bar in drawn.bars[:2]] == [BESIDES[1]] * 2

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -134,6 +135,12 @@ def test_a_folder_that_cannot_be_written_is_refused_before_the_work(tmp_path: Pa
         check_writable(tmp_path / "file" / "out")
     with pytest.raises(ArtifactError, match="holds no saved result"):
         load(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("given", [None, ""])
+def test_what_is_no_folder_is_refused(given: Any) -> None:
+    with pytest.raises(ArtifactError, match=f"\\Adirectory must be the path of a folder, not {given!r}; the current"):
+        load(given)
 
 
 def test_another_number_of_threads_than_a_result_was_measured_with_is_said(tmp_path: Path) -> None:

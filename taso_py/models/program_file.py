@@ -35,7 +35,8 @@ def load_program(
 
     Args:
         path: path of the file.
-        specs: the inputs in order, keyword inputs last; by default the example inputs saved with the program.
+        specs: the inputs that are tensors in order, keyword inputs last; by default the example inputs saved with the
+            program.
         device: the device to move the program to.
         dtype: the expected floating-point type; checked only, since an exported program cannot be cast.
         seed: seed of inputs made for ``specs``.
@@ -133,20 +134,22 @@ def _make_inputs(
     path: str, program: ExportedProgram, expected: dict[str, Any], specs: Sequence[InputSpec], seed: int
 ) -> _Inputs:
     structure = program.call_spec.in_spec
-    if len(specs) != len(expected) or structure is None:
-        takes = f"{len(expected)} inputs ({', '.join(expected)})"
+    open_numbers = [name for name, value in expected.items() if isinstance(value, torch.SymInt | torch.SymFloat)]
+    if open_numbers:
+        raise SourceError(f"input {open_numbers[0]} of {path} is not a tensor; drop --input to use the saved inputs")
+    taken = {name: value for name, value in expected.items() if isinstance(value, Tensor)}
+    if len(specs) != len(taken) or structure is None:
+        takes = f"{len(taken)} inputs ({', '.join(taken)})"
         raise SourceError(f"{path} takes {takes}, given {len(specs)}; give one --input SPEC for each")
     generator = torch.Generator().manual_seed(seed)
-    tensors: list[Tensor] = []
-    for (name, value), spec in zip(expected.items(), specs, strict=True):
-        if not isinstance(value, Tensor):
-            raise SourceError(f"input {name} of {path} is not a tensor; drop --input to use the saved inputs")
+    made = dict(expected)  # what is no tensor is part of the program
+    for (name, value), spec in zip(taken.items(), specs, strict=True):
         tensor = spec.random(value.dtype, generator)
         if not _fits(tensor, value):
             shape = "x".join("?" if size is None else str(size) for size in _fixed_sizes(value.shape))
             raise SourceError(f"input {name} of {path} is {shape}:{_name(value.dtype)}; give that as its --input SPEC")
-        tensors.append(tensor)
-    args, kwargs = structure.unflatten(tensors)
+        made[name] = tensor
+    args, kwargs = structure.unflatten(list(made.values()))
     return tuple(args), dict(kwargs)
 
 

@@ -117,8 +117,7 @@ def at_size(source: Source, text: str, seed: int) -> Source:
         SourceError: the model does not take such inputs.
     """
     if not isinstance(source.module, nn.Module):
-        takes = f"{source.name} takes the sizes that it was exported for"
-        raise SourceError(f"{takes}; export it with open sizes, or give the model itself")
+        raise SourceError(f"{source.name} {_sizes_of(source, source.module)}, or give the model itself")
     specs, examples = [InputSpec.parse(spec) for spec in text.split(",")], source.args
     if source.kwargs or len(specs) != len(examples) or not all(isinstance(example, Tensor) for example in examples):
         takes = f"{source.name} takes {len(examples) + len(source.kwargs)}"
@@ -134,6 +133,15 @@ def at_size(source: Source, text: str, seed: int) -> Source:
     )
     _check_call(source.name, source.module, args, {})
     return replace(source, args=args)
+
+
+def _sizes_of(source: Source, program: ExportedProgram) -> str:
+    """Return which sizes a program takes, and what to do for others."""
+    if source.onnx is not None:
+        return "is optimized for the sizes of its example inputs; give --input, once for each run"
+    if program.range_constraints:
+        return "takes all sizes of its export, and so does its result; leave --sizes out"
+    return "takes the sizes that it was exported for; export it with open sizes"
 
 
 def clone_inference_tensors(arguments: Any) -> Any:

@@ -23,7 +23,7 @@ from taso_py.frontend.onnx.table import ROWS
 from taso_py.ir.graph import Graph
 from taso_py.judging import evaluation
 from taso_py.models.importing import import_source
-from taso_py.models.source import Source, load_source
+from taso_py.models.source import Source, at_size, load_source
 from taso_py.models.spec import SourceError
 from taso_py.options import Options
 from taso_py.rules.apply import apply
@@ -171,6 +171,8 @@ def test_inputs_that_do_not_fit_are_one_line(
 def test_files_that_nothing_can_be_made_of_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="there is no file"):
         load_source(str(tmp_path / "absent.onnx"))
+    with pytest.raises(SourceError, match="sizes of its example inputs; give --input, once for each run"):
+        at_size(load_source(str(write(tmp_path, OPEN)), ["2x3", "2"]), "4x3,4", 0)
     broken = write(tmp_path, CLAMPED.replace("Relu(a9)", "Relu(a77)"))
     with pytest.raises(SourceError, match=r"onnxruntime cannot run this module|is not a readable ONNX model"):
         load_source(str(broken))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,9 +12,11 @@ from torch.export import ExportedProgram
 
 from taso_py.models import program_file
 from taso_py.models.program_file import load_program
+from taso_py.models.source import at_size, load_source
 from taso_py.models.spec import InputSpec, SourceError
 
 CPU, META = torch.device("cpu"), torch.device("meta")
+X = torch.ones(2, 3)
 
 
 class Shifted(nn.Module):
@@ -109,3 +112,39 @@ def test_what_is_elsewhere_is_moved(path: str, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(program_file, "move_to_device_pass", lambda _, location: moved.append(location) or program)
     assert load_program(path, (), CPU, None, 0)[0] is program
     assert moved == ["cpu"] * moves
+
+
+class Scaled(nn.Module):
+    """What is not a tensor is part of the program."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None, by: int = 2, *, z: Tensor) -> Tensor:
+        return x * by + z if y is None else x * by + y
+
+
+@pytest.mark.parametrize(("args", "takes"), [((X,), "x, z"), ((X, None, 3), "x, z"), ((X, X + 2, 3), "x, y, z")])
+def test_specs_are_those_of_the_tensors(args: tuple[Any, ...], takes: str, tmp_path: Path) -> None:
+    given, found = {"z": X + 1}, str(tmp_path / "scaled.pt2")
+    torch.export.save(torch.export.export(Scaled().eval(), args, given), found)
+    specs = [InputSpec((2, 3))] * len(takes.split(", "))
+    program, made, named = load_program(found, specs, CPU, None, 0)
+    assert [type(value) for value in made] == [type(value) for value in args]
+    torch.testing.assert_close(program.module()(*made, **named), Scaled()(*made, **named))
+    with pytest.raises(SourceError, match=rf"takes {len(specs)} inputs \({takes}\), given 4"):
+        load_program(found, [InputSpec((2, 3))] * 4, CPU, None, 0)
+
+
+OPEN = {"x": {0: torch.export.Dim.DYNAMIC}}
+
+
+@pytest.mark.parametrize(
+    ("open_sizes", "said"),
+    [
+        (None, "takes the sizes that it was exported for; export it with open sizes, or give the model itself"),
+        (OPEN, "takes all sizes of its export, and so does its result; leave --sizes out, or give the model itself"),
+    ],
+)
+def test_other_sizes_of_a_program_are_those_of_its_export(open_sizes: Any, said: str, tmp_path: Path) -> None:
+    found = str(tmp_path / "shifted.pt2")
+    torch.export.save(torch.export.export(Shifted().eval(), (X,), dynamic_shapes=open_sizes), found)
+    with pytest.raises(SourceError, match=said):
+        at_size(load_source(found), "4x3", 0)

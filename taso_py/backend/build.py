@@ -250,6 +250,12 @@ class _Writer:
             else:
                 self._fixed[self.graph.placeholder(f"fixed_{index}")] = leaf
         given = {node: self._values[node.value] for node in inputs.values()}
+        for key, node in inputs.items():
+            type_ = node.types[0]
+            fixed = tuple(size if isinstance(size, int) else None for size in type_.shape)
+            arguments = (self._values[node.value], key, fixed, TORCH_DTYPES[type_.dtype])
+            self._values[node.value] = self.graph.call_function(check_tensor, arguments)
+            self._values[node.value].meta[TYPE] = type_
         writes = Writes.of(graph)
         if writes and given:
             written = {name: given[inputs[name]] for name in writes.inputs}
@@ -259,12 +265,6 @@ class _Writer:
                 self._node(node)
             state = {key: self._values[node.value] for key, node in leaves.items()}
             self.graph.call_function(check_writable, (written, others, state))
-        for key, node in inputs.items():
-            type_ = node.types[0]
-            fixed = tuple(size if isinstance(size, int) else None for size in type_.shape)
-            arguments = (self._values[node.value], key, fixed, TORCH_DTYPES[type_.dtype])
-            self._values[node.value] = self.graph.call_function(check_tensor, arguments)
-            self._values[node.value].meta[TYPE] = type_
         examples = dict(zip(input_keys(self._program), self._program.example_inputs, strict=True))
         for value in _read_by_strides(graph):
             key, strides = cast(Input, value.node.op).key, None

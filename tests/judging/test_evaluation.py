@@ -345,7 +345,9 @@ def test_a_page_that_is_interrupted_costs_nothing_else(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(write, "gather_evidence", interrupted)
     (tmp_path / "report.html").write_text("of an earlier result")
-    (tmp_path / "plan.json").write_text('{"version": 1, "files": {"report.html": ""}}')
+    (tmp_path / "plan.json").write_text(
+        '{"version": 1, "model": "of another model", "runtime": "eager", "files": {"report.html": ""}}'
+    )
     found = optimize.optimize(Layers().eval(), X, race_seconds=0.1, time_limit=1.0, cache=False, output=tmp_path)
     assert any("interrupted before report.html was made" in note for note in found.report.notes)
     saved = {"model.pt2", "original.pt", "plan.json", "program.json", "report.json", "trace.rules"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import tomllib
 from collections.abc import Iterator
@@ -52,6 +53,13 @@ def cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TASO_PY_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def old_objects_apart() -> None:
+    """The collector, which optimizations run, does not look at all tests and libraries each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -54,7 +54,7 @@ def process_state() -> dict[str, Any]:
         "path": list(sys.path),
         "environment": dict(os.environ),
         "folder": os.getcwd(),
-        "collector": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count()),
+        "collector": (gc.isenabled(), gc.get_threshold()),
         "tracing": (sys.gettrace(), sys.getprofile()),
         "interrupts": signal.getsignal(signal.SIGINT),
         "signal mask": signal.pthread_sigmask(signal.SIG_BLOCK, []),

@@ -249,22 +249,37 @@ class _Writer:
                 self._values[node.value].meta[TYPE] = node.types[0]
             else:
                 self._fixed[self.graph.placeholder(f"fixed_{index}")] = leaf
-        given = {node: self._values[node.value] for node in inputs.values()}
+        given = {key: self._values[node.value] for key, node in inputs.items()}
         for key, node in inputs.items():
             type_ = node.types[0]
             fixed = tuple(size if isinstance(size, int) else None for size in type_.shape)
             arguments = (self._values[node.value], key, fixed, TORCH_DTYPES[type_.dtype])
             self._values[node.value] = self.graph.call_function(check_tensor, arguments)
             self._values[node.value].meta[TYPE] = type_
+        self._check_writes(graph, given)
+        self._check_layouts(graph)
+        self.size.declare(graph, {node: self._values[node.value] for node in inputs.values()})
+        for placeholder, leaf in self._fixed.items():
+            self.graph.call_function(check_fixed, (placeholder, leaf.value))
+        if self._program.conditions is not None:
+            self._root.add_module(CONDITIONS, self._program.conditions)
+            self.graph.call_module(CONDITIONS, tuple(node for node in self.graph.nodes if node.op == "placeholder"))
+
+    def _check_writes(self, graph: Graph, given: Mapping[str, fx.Node]) -> None:
+        """Write the check of what the module writes to, given the arguments by key, as they are passed."""
         writes = Writes.of(graph)
-        if writes and given:
-            written = {name: given[inputs[name]] for name in writes.inputs}
-            others = [placeholder for placeholder in given.values() if placeholder not in written.values()]
-            leaves = {key: node for key, node in state_of(graph).items() if key in writes.buffers}
-            for node in leaves.values():
-                self._node(node)
-            state = {key: self._values[node.value] for key, node in leaves.items()}
-            self.graph.call_function(check_writable, (written, others, state))
+        if not writes or not given:
+            return
+        written = {key: given[key] for key in writes.inputs}
+        others = [placeholder for key, placeholder in given.items() if key not in written]
+        leaves = {key: node for key, node in state_of(graph).items() if key in writes.buffers}
+        for node in leaves.values():
+            self._node(node)
+        state = {key: self._values[node.value] for key, node in leaves.items()}
+        self.graph.call_function(check_writable, (written, others, state))
+
+    def _check_layouts(self, graph: Graph) -> None:
+        """Write the checks of the arguments on whose layout it depends what is read by strides."""
         examples = dict(zip(input_keys(self._program), self._program.example_inputs, strict=True))
         for value in _read_by_strides(graph):
             key, strides = cast(Input, value.node.op).key, None
@@ -273,12 +288,6 @@ class _Writer:
                     continue
                 strides = tuple(examples[key].stride())
             self.graph.call_function(check_layout, (self._values[value], key, strides))
-        self.size.declare(graph, {node: self._values[node.value] for node in inputs.values()})
-        for placeholder, leaf in self._fixed.items():
-            self.graph.call_function(check_fixed, (placeholder, leaf.value))
-        if self._program.conditions is not None:
-            self._root.add_module(CONDITIONS, self._program.conditions)
-            self.graph.call_module(CONDITIONS, tuple(node for node in self.graph.nodes if node.op == "placeholder"))
 
     def _node(self, node: Node) -> None:
         if node in self._inside or isinstance(node.op, Input) or (node.types and node.outputs[0] in self._values):

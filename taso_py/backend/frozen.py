@@ -277,7 +277,34 @@ class FrozenRunner:
         return self
 
 
-class FrozenCodeGen(_PyTreeCodeGen):
+class KeywordCodeGen(_PyTreeCodeGen):
+    """Code generator whose function takes the keyword arguments of the example by name only.
+
+    PyTorch's takes them by position too, in the order of the example; the original may have another one, or further
+    arguments in between.
+    """
+
+    @property
+    def arguments(self) -> tuple[list[str], list[str]]:
+        """The names of the arguments, and of those by keyword."""
+        names, count = self.pytree_info.orig_args, self.pytree_info.in_spec.child(1).num_children
+        return names[: len(names) - count], names[len(names) - count :]
+
+    def head(self, maybe_return_annotation: str, *, expanded_def: bool) -> str:
+        """Return the signature of the function."""
+        given, keywords = self.arguments
+        marked = [*given, *(["*", *keywords] if keywords else [])]
+        return CodeGen.gen_fn_def(self, marked, maybe_return_annotation, expanded_def=expanded_def)
+
+    def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, *, expanded_def: bool = False) -> str:
+        """Return the head of the function: its signature, the flattening of arguments."""
+        whole = super().gen_fn_def(free_vars, maybe_return_annotation, expanded_def=expanded_def)
+        names = list(self.pytree_info.orig_args)
+        bare = CodeGen.gen_fn_def(self, names, maybe_return_annotation, expanded_def=expanded_def)
+        return self.head(maybe_return_annotation, expanded_def=expanded_def) + whole.removeprefix(bare)
+
+
+class FrozenCodeGen(KeywordCodeGen):
     """Code generator whose code turns gradients off before anything else."""
 
     has_kernels = False
@@ -311,19 +338,12 @@ class FrozenCodeGen(_PyTreeCodeGen):
         return super().generate_output(output_args, **given)
 
     def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, *, expanded_def: bool = False) -> str:
-        """Return the head of the function: its signature, the change of grad mode, the flattening of arguments.
-
-        Keyword arguments stay keyword arguments: the original may have others in between, or another order.
-        """
-        names, spec = list(self.pytree_info.orig_args), self.pytree_info.in_spec
-        count = spec.child(0).num_children + (names[:1] == ["self"])
-        given, keywords = names[:count], names[count:]
+        """Return the head of the function: its signature, the change of grad mode, the flattening of arguments."""
         whole = super().gen_fn_def(free_vars, maybe_return_annotation, expanded_def=expanded_def)
-        bare = CodeGen.gen_fn_def(self, list(names), maybe_return_annotation, expanded_def=expanded_def)
-        marked = [*given, *(["*", *keywords] if keywords else [])]
-        head = CodeGen.gen_fn_def(self, marked, maybe_return_annotation, expanded_def=expanded_def)
+        head = self.head(maybe_return_annotation, expanded_def=expanded_def)
+        given, keywords = self.arguments
         call = f"({', '.join(['self.forward', *given, *(f'{name}={name}' for name in keywords)])})"
         guard = f"\n    if torch.is_grad_enabled():\n        return {without_gradients.__name__}{call}"
         if self.has_kernels:
             guard = f"\n    if torch.compiler.is_dynamo_compiling():\n        return uncompiled{call}{guard}"
-        return head + guard + whole.removeprefix(bare)
+        return head + guard + whole.removeprefix(head)

@@ -16,7 +16,7 @@ PyTorch's own too."""
 _OF_HEADS = {"check_tree", "uncompiled", "without_gradients"}
 """Names that the first lines of a built module's code use."""
 HIDING = frozenset(_OF_FX | _OF_HEADS)
-"""Names that an argument of such a name would shadow in the code of a result."""
+"""Names in the code of a result, which an argument of the same name would shadow."""
 
 
 def identifiers(names: Sequence[str]) -> Sequence[str]:

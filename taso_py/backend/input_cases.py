@@ -69,14 +69,27 @@ def inputs_near(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> Ar
     return map_leaves(lambda leaf: _scale(leaf, generator), (tuple(args), kwargs))
 
 
+def perturb(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
+    """Return a leaf of arguments with floating-point numbers changed by relative amounts; strides are kept."""
+    if isinstance(leaf, Tensor) and leaf.is_complex():
+        return torch.view_as_complex(perturb(torch.view_as_real(leaf.resolve_conj()), shares).contiguous())
+    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
+        return leaf
+    return torch.empty_like(leaf).copy_(leaf.double() * (1 + shares(leaf).to(leaf.device)))
+
+
 def _scale(leaf: Any, generator: torch.Generator) -> Any:
     if not isinstance(leaf, Tensor) or leaf.is_meta or isinstance(leaf, FakeTensor) or unsupported(leaf) is not None:
         return leaf
     if not leaf.is_floating_point() or (leaf.numel() > 1 and not bool(leaf.any())):
         return _vary(leaf, 1.0, generator)
-    factors = 0.5 + 1.5 * uniform(leaf.shape, generator).to(leaf.device)
-    factors = torch.where(leaf.double().abs() < torch.finfo(leaf.dtype).max / 2, factors, 1.0)
-    return torch.empty_like(leaf).copy_(leaf.double() * factors)
+    return perturb(leaf, lambda numbers: _shares(numbers, generator))
+
+
+def _shares(numbers: Tensor, generator: torch.Generator) -> Tensor:
+    """Return random changes of numbers as shares of each, from -0.5 to 1; 0 for those that might overflow."""
+    shares = 1.5 * uniform(numbers.shape, generator).to(numbers.device) - 0.5
+    return torch.where(numbers.double().abs() < torch.finfo(numbers.dtype).max / 2, shares, 0.0)
 
 
 def _vary(leaf: Any, magnitude: float, generator: torch.Generator) -> Any:

@@ -6,12 +6,13 @@ tied weights have one key.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 from torch.utils._pytree import TreeSpec
 
 from taso_py.ir.graph import Graph
@@ -25,6 +26,12 @@ class Fixed:
     """A leaf of the inputs or outputs that is not a tensor: a value that was fixed at import."""
 
     value: Literal
+
+
+def leaves_in_order(args: Sequence[Any], kwargs: Mapping[str, Any], in_spec: TreeSpec) -> list[Any]:
+    """Return the leaves of arguments in the order of a tree of them, which may order keywords differently."""
+    names: Sequence[str] = in_spec.child(1).context
+    return pytree.tree_leaves((tuple(args), {name: kwargs[name] for name in names}))
 
 
 @dataclass(frozen=True)

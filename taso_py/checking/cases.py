@@ -5,14 +5,13 @@ Invariant: no loop runs longer for them than for the example inputs unless what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-from torch.utils import _pytree as pytree
 
 from taso_py.backend import Program
 from taso_py.backend.input_cases import Arguments, input_cases
-from taso_py.ir.graph import Graph
+from taso_py.backend.program import leaves_in_order
+from taso_py.ir.graph import Graph, topological
 from taso_py.ir.node import Node, Value
 from taso_py.ir.operator import Input
 from taso_py.ops.nested import ControlFlow, graphs_inside, surely_ends
@@ -32,25 +31,15 @@ def program_cases(
     deciding = ending_inputs(program.graph)
     if not deciding:
         return input_cases(args, kwargs, seed)
-    names: Sequence[str] = program.signature.in_spec.child(1).context
-    leaves = pytree.tree_leaves((tuple(args), {name: kwargs[name] for name in names}))
+    leaves = leaves_in_order(args, kwargs, program.signature.in_spec)
     keys = zip(program.signature.inputs, leaves, strict=True)
     return input_cases(args, kwargs, seed, kept={id(leaf) for key, leaf in keys if key in deciding})
 
 
 def ending_inputs(graph: Graph) -> list[str]:
     """Return the keys of the inputs on which it depends when loops end; most loops only count, and depend on none."""
-    deciding = _sources(graph, [value for node in graph.nodes for value in _ending_operands(node)])
+    deciding = set(topological(value.node for node in graph.nodes for value in _ending_operands(node)))
     return [node.op.key for node in graph.inputs if node in deciding and isinstance(node.op, Input)]
-
-
-def _sources(graph: Graph, values: Iterable[Value]) -> set[Node]:
-    """Return the nodes on which values of a graph depend."""
-    found = {value.node for value in values}
-    for node in reversed(graph.nodes):
-        if node in found:
-            found.update(value.node for value in node.inputs)
-    return found
 
 
 def _ending_operands(node: Node) -> Sequence[Value]:
@@ -66,12 +55,12 @@ def _ending_operands(node: Node) -> Sequence[Value]:
 def _read_by_condition(loop: ControlFlow) -> Sequence[Value]:
     """Return the operands of a loop on which its condition depends, in any iteration."""
     condition, step = (body.graph for body in loop.bodies)
-    places, read = set[int](), _sources(condition, condition.outputs)
+    places, read = set[int](), set(topological(value.node for value in condition.outputs))
     further = {place for place, node in enumerate(condition.inputs) if node in read}
     while further > places:
         places = further
         # What a step carries to the next one is what the condition reads there.
-        read = _sources(step, [value for place, value in enumerate(step.outputs) if place in places])
+        read = set(topological(value.node for place, value in enumerate(step.outputs) if place in places))
         further = places | {place for place, node in enumerate(step.inputs) if node in read}
     operands = (*loop.varying, *loop.shared)
     return [loop.node.inputs[operands[place]] for place in sorted(places)]

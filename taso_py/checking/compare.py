@@ -33,7 +33,7 @@ from taso_py.backend import Program, build
 from taso_py.backend.bits import bits_of
 from taso_py.backend.convert import retype
 from taso_py.backend.generators import may_draw_random, random_state_seeded
-from taso_py.backend.input_cases import EXAMPLE, Arguments, map_leaves
+from taso_py.backend.input_cases import EXAMPLE, Arguments, map_leaves, perturb
 from taso_py.backend.random_tensors import uniform
 from taso_py.backend.writes import NO_WRITES, Writes
 from taso_py.checking.sums import ReorderedSums
@@ -301,15 +301,6 @@ def float64_reference(program: Program) -> tuple[nn.Module | None, ReorderedSums
 def reference_note(error: Exception) -> str:
     """Return the note for a reference that cannot be made, or that fails."""
     return f"the model cannot be computed in float64 ({first_line(error)}); compared with the original instead"
-
-
-def perturb(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
-    """Return a leaf of arguments with floating-point numbers changed by relative amounts; strides are kept."""
-    if isinstance(leaf, Tensor) and leaf.is_complex():
-        return torch.view_as_complex(perturb(torch.view_as_real(leaf.resolve_conj()), shares).contiguous())
-    if not isinstance(leaf, Tensor) or not leaf.is_floating_point():
-        return leaf
-    return torch.empty_like(leaf).copy_(leaf.double() * (1 + shares(leaf).to(leaf.device)))
 
 
 def outputs_of(

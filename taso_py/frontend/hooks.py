@@ -57,7 +57,7 @@ def hooks_set_aside(
     """
     found = _hook_tables(model) if isinstance(model, nn.Module) else []
     own = [table for table in found if around and table.module is model]
-    tables = [table for table in found if table not in own]
+    tables = [table for table in found if not around or table.module is not model]
     if not any(table.known for table in found):
         yield ()
         return
@@ -162,6 +162,8 @@ def _acting_hooks(
     """
     found: set[_Key] = set()
     everything = {(id(table.home), key) for table in tables for key in table.known}
+    if not everything:
+        return found
     for table in tables:
         table.report(found.add)
     result = _result(model, args, kwargs)

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from taso_py.backend.generators import random_state_as_now, reseeding_watched
 from taso_py.backend.input_cases import inputs_near
+from taso_py.backend.program import leaves_in_order
 from taso_py.backend.tensors import tensors_in
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.snapshot import Snapshot, copy_value, equal
@@ -50,20 +51,15 @@ class OriginalRun:
 
     def arguments(self, in_spec: pytree.TreeSpec) -> list[Any]:
         """Return the leaves of the arguments in the order of a tree, which may order keywords differently."""
-        return _leaves(self.args, self.kwargs, in_spec)
+        return leaves_in_order(self.args, self.kwargs, in_spec)
 
     def arguments_before(self, in_spec: pytree.TreeSpec) -> list[Any]:
         """Return the leaves of the arguments as they were before the run."""
-        return _leaves(*self.before, in_spec)
+        return leaves_in_order(*self.before, in_spec)
 
     def wrote_to(self, argument: Any) -> bool:
         """Return whether a leaf of the arguments was written to."""
         return id(argument) in self.written
-
-
-def _leaves(args: Sequence[Any], kwargs: Mapping[str, Any], in_spec: pytree.TreeSpec) -> list[Any]:
-    names: Sequence[str] = in_spec.child(1).context
-    return pytree.tree_leaves((args, {name: kwargs[name] for name in names}))
 
 
 def run_original(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> OriginalRun:

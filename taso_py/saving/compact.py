@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from taso_py.backend.bits import all_resolved, content_of
-from taso_py.backend.program import Contract, Fixed, Program, Signature
+from taso_py.backend.program import Contract, Fixed, Program, Signature, leaves_in_order
 from taso_py.ir.errors import TasoError
 from taso_py.ir.text import print_graph
 from taso_py.ops.table import parse_graph
@@ -132,8 +132,7 @@ def restore(said: Mapping[str, Any], path: Path, given: Mapping[str, Tensor] | N
 def with_examples(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Program:
     """Return a program with other example inputs: positional arguments, and those by keyword."""
     signature = program.signature
-    names: Sequence[str] = signature.in_spec.children()[1].context
-    leaves = pytree.tree_leaves((tuple(args), {name: kwargs[name] for name in names}))
+    leaves = leaves_in_order(args, kwargs, signature.in_spec)
     given = [leaf for leaf, place in zip(leaves, signature.inputs, strict=True) if isinstance(place, str)]
     return replace(program, example_inputs=tuple(all_resolved([tensor.detach() for tensor in given])))
 

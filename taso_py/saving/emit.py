@@ -21,6 +21,7 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from taso_py.backend import NO_PLAN, Fixed, Program
+from taso_py.backend.frozen import KeywordCodeGen
 from taso_py.backend.input_cases import EXAMPLE
 from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
 from taso_py.backend.tensors import tensors_in
@@ -301,7 +302,10 @@ def to_code(content: bytes) -> bytes:
     exported, args, kwargs = exported_program(content)
     module = exported.module()
     assert isinstance(module, fx.GraphModule)
-    text = _CODE.format(forward="\n".join(f"    {line}".rstrip() for line in _lines(module, exported)))
+    codegen: Any = module.graph._codegen  # pyright: ignore[reportPrivateUsage]
+    module.graph.set_codegen(KeywordCodeGen(codegen.pytree_info))
+    module.recompile()
+    text = _CODE.format(forward="\n".join(f"    {line}".rstrip() for line in _lines(module, exported.graph)))
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / MODEL).write_bytes(content)
         path = Path(folder) / CODE
@@ -315,11 +319,9 @@ def to_code(content: bytes) -> bytes:
     return text.encode()
 
 
-def _lines(module: fx.GraphModule, exported: ExportedProgram) -> list[str]:
+def _lines(module: fx.GraphModule, graph: fx.Graph) -> list[str]:
     """Return the lines of ``forward``, with types of values as comments."""
-    values = {node.name: node.meta.get("val") for node in exported.graph.nodes if node.op == "call_function"}
-    in_spec = exported.call_spec.in_spec
-    keywords = 0 if in_spec is None else in_spec.child(1).num_children
+    values = {node.name: node.meta.get("val") for node in graph.nodes if node.op == "call_function"}
     lines: list[str] = []
     for line in module.code.strip().splitlines():
         # Statements that free values and checks of arguments are not part of the computation.
@@ -327,9 +329,6 @@ def _lines(module: fx.GraphModule, exported: ExportedProgram) -> list[str]:
         value = values.get(line.strip().partition(" = ")[0])
         if "_guards_fn" not in line:
             lines.append(f"{line}  # {_type(value)}" if isinstance(value, Tensor) else line)
-    if keywords:  # PyTorch's head takes them by position too, in the order of the example
-        head = lines[0].split(", ")
-        lines[0] = ", ".join([*head[:-keywords], "*", *head[-keywords:]])
     return lines
 
 

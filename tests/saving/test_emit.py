@@ -9,7 +9,6 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch import Tensor, fx, nn
-from torch.export import ExportedProgram
 
 from taso_py.backend.onnx import NotInOnnx
 from taso_py.saving import emit as forms
@@ -75,8 +74,8 @@ def test_keyword_arguments_are_given_to_the_code_by_name(tmp_path: Path) -> None
 def test_code_that_computes_something_else_is_not_written(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = forms._lines
 
-    def wrong(module: fx.GraphModule, exported: ExportedProgram) -> list[str]:
-        return [line.replace("aten.relu.default", "aten.sigmoid.default") for line in honest(module, exported)]
+    def wrong(module: fx.GraphModule, graph: fx.Graph) -> list[str]:
+        return [line.replace("aten.relu.default", "aten.sigmoid.default") for line in honest(module, graph)]
 
     monkeypatch.setattr(forms, "_lines", wrong)
     assert emit(content, ["code"]) == ({}, ["model.py was not written: the code gives another result than the program"])

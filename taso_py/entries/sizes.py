@@ -94,7 +94,8 @@ def optimize_sizes(
     Raises:
         TasoError: a size cannot be imported, is given twice, or an option is wrong; one line that names the size.
     """
-    if not isinstance(examples, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
+    given: Any = examples
+    if not isinstance(given, Iterable) or isinstance(given, Tensor | Mapping | str):
         raise EntryPointError(f"examples must be a list of the example inputs of each size, not {in_a_line(examples)}")
     sources = [_source(module, example) for example in examples]
     return optimize_sources(sources, Options.from_mapping(options), None if output is None else folder_of(output))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from taso_py.engines.names import SESSION_ENGINES
 from taso_py.files import folder_lock
-from taso_py.ir.errors import first_line
+from taso_py.ir.errors import first_line, in_a_line
 from taso_py.saving.folder import ENTRIES, ENTRIES_VERSION, ArtifactError, WarmupError, folder_of
 from taso_py.saving.result import SavedResult, read
 from taso_py.saving.sized import SizedModule
@@ -42,8 +42,10 @@ def load(directory: str | os.PathLike[str], *, warmup: Iterable[int | Mapping[st
 
     Raises:
         ArtifactError: the folder holds no saved result, or a file of it is damaged.
-        WarmupError: the result does not have these sizes, or has several entry points.
+        WarmupError: the result does not have these sizes, or has several entry points; or they are no list.
     """
+    if not isinstance(warmup, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's
+        raise WarmupError(f"warmup must be a list of sizes, not {in_a_line(warmup)}")
     folder, sizes = folder_of(directory, "directory"), list(warmup)
     # A run that saves to the folder meanwhile would leave files of two runs to be read.
     with folder_lock(folder, shared=True) if folder.is_dir() else nullcontext():

@@ -18,6 +18,7 @@ from torch import nn
 from taso_py.backend.generators import random_state_kept
 from taso_py.checking.preserve import preserve_buffers
 from taso_py.checking.resize import OpenInputs
+from taso_py.ir.errors import in_a_line
 from taso_py.ir.size import Open
 from taso_py.saving.folder import WarmupError
 
@@ -52,13 +53,16 @@ def _chosen(known: tuple[Open, ...], sizes: Sizes) -> dict[Open, int]:
         raise WarmupError("this result has no open sizes, so that there is nothing to warm up; leave out the sizes")
     first, *more = known
     names = ", ".join(f"{size.name} ({size.range})" for size in known)
+    values: list[Any] = [*sizes.values()] if isinstance(sizes, Mapping) else [sizes]
+    if not all(isinstance(value, int) for value in values):
+        raise WarmupError(f"sizes must be a number, or a dict of numbers by name, not {in_a_line(sizes)}")
     if isinstance(sizes, int):
         if more:
             raise WarmupError(f"{sizes} could be any of {names}; give a dict by name")
         sizes = {first.name: sizes}
     unknown = sizes.keys() - {size.name for size in known}
     if unknown:
-        raise WarmupError(f"there is no open size {min(unknown)}; there are {names}")
+        raise WarmupError(f"there is no open size {min(map(str, unknown))}; there are {names}")
     chosen = {size: sizes.get(size.name, size.example) for size in known}
     for size, value in chosen.items():
         if value < size.least or (size.most is not None and value > size.most):

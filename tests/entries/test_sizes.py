@@ -123,7 +123,10 @@ def test_keyword_inputs() -> None:
     [
         ([torch.ones(2), torch.zeros(2)], "size 2 is given twice"),
         ([], "no size is given"),
-        *((given, f"examples must be a list of the example inputs of each size, not {given}") for given in (None, 5)),
+        *(
+            (given, "examples must be a list of the example inputs of each size, not ")
+            for given in (None, 5, "2", torch.ones(2), {"x": torch.ones(2)})
+        ),
     ],
 )
 def test_wrong_sizes_are_one_line(examples: Sequence[Tensor], said: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -114,3 +115,12 @@ def test_saved_results_are_warmed_up_as_they_are_loaded(tmp_path: Path, monkeypa
         taso_py.load(folder, warmup=[65])
     with pytest.raises(WarmupError, match="no open sizes"):
         taso_py.load(static, warmup=[1])
+    wrong: Any
+    for wrong, said in (
+        (5, "must be a list of sizes, not 5"),
+        ("5", "must be a number, or a dict of numbers by name, not '5'"),
+        ([{"input.0": "5"}], "must be a number, or a dict of numbers by name, not {'input.0': '5'}"),
+        ([{5: 5}], "no open size 5"),
+    ):
+        with pytest.raises(WarmupError, match=said):
+            taso_py.load(folder, warmup=wrong)

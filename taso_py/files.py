@@ -1,4 +1,4 @@
-"""Atomic replacement of files, and locks on folders.
+"""Atomic replacement of files, and locks on folders and files.
 
 Invariant: a file has either its old content or all of the new, whatever interrupts the writing.
 """
@@ -11,6 +11,7 @@ import secrets
 import sys
 from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path, PurePath
+from typing import IO
 
 if sys.platform != "win32":
     import fcntl
@@ -105,3 +106,19 @@ def folder_lock(folder: Path, *, shared: bool = False) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def try_file_lock(file: IO[bytes]) -> bool:
+    """Return whether no other holds a lock on an open file, and hold it until the file is closed if so.
+
+    Where there are no such locks, as for :func:`folder_lock`, nobody holds one.
+    """
+    if sys.platform == "win32":
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True

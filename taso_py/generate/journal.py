@@ -4,7 +4,7 @@ The journal remembers values of pure functions by name: a caller asks it before 
 its configuration, so that a resumed one comes to the same result, sooner.
 
 Invariant: a line that was not written to its end is forgotten; entries belong to one configuration, named in the first
-line.
+line; one process at a time has the file.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
+from taso_py.files import try_file_lock
 from taso_py.ir.errors import TasoError
-from taso_py.rules.database import write_text
 
 _Item = TypeVar("_Item")
 
@@ -29,27 +29,40 @@ class Journal:
         """Open the journal of a configuration; entries of an earlier run are used if ``resume``, else discarded.
 
         Raises:
-            TasoError: the journal is of another configuration, or cannot be written.
+            TasoError: the journal is of another configuration, is another run's, or cannot be written.
         """
         self._known: dict[str, Any] = {}
         self._path, self._file = path, None
         if path is None:
             return
         header = json.dumps(about or {}, sort_keys=True)
-        lines = _whole_lines(path) if resume else []
-        if lines and lines[0] != header:
-            raise TasoError(f"{path} is of another configuration or version; leave out --resume to start anew")
-        try:
-            self._known = dict(json.loads(line) for line in lines[1:])
-        except (ValueError, TypeError, RecursionError) as error:
-            raise TasoError(f"{path} is damaged; leave out --resume to start anew") from error
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            # Written atomically, so that known entries are never missing on disk.
-            write_text(path, "".join(f"{line}\n" for line in lines or [header]))
-            self._file = path.open("a", encoding="utf-8")
+            self._file = path.open("a+b")
+            if not try_file_lock(self._file):
+                raise TasoError(f"another run writes {path}; wait for it, or choose another folder")
+            self._begin(path, self._file, header, resume=resume)
         except OSError as error:
+            self.close()
             raise TasoError(f"cannot write {path}: {error.strerror}; choose another folder") from error
+        except TasoError:
+            self.close()
+            raise
+
+    def _begin(self, path: Path, file: IO[bytes], header: str, *, resume: bool) -> None:
+        """Read the known entries and leave them in the file, or empty it and write the header."""
+        file.seek(0)
+        text = _whole_lines(file.read()) if resume else ""
+        first, *lines = text.splitlines() or [header]
+        if first != header:
+            raise TasoError(f"{path} is of another configuration or version; leave out --resume to start anew")
+        try:
+            self._known = dict(json.loads(line) for line in lines)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise TasoError(f"{path} is damaged; leave out --resume to start anew") from error
+        file.truncate(len(text.encode()))
+        if not text:
+            self._write(header)
 
     def recall(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return the value of this name, computed if it is not known."""
@@ -80,8 +93,11 @@ class Journal:
 
     def _record(self, name: str, value: Any) -> None:
         self._known[name] = value
+        self._write(json.dumps([name, value]))
+
+    def _write(self, line: str) -> None:
         if self._file is not None:
-            self._file.write(json.dumps([name, value]) + "\n")
+            self._file.write(f"{line}\n".encode())
             self._file.flush()
 
     def remove(self) -> None:
@@ -102,9 +118,9 @@ class Journal:
         self.close()
 
 
-def _whole_lines(path: Path) -> list[str]:
+def _whole_lines(content: bytes) -> str:
+    """Return a file's text to the end of its last whole line; none if it is not text."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return []
-    return text[: text.rfind("\n") + 1].splitlines()
+        return content[: content.rfind(b"\n") + 1].decode()
+    except UnicodeDecodeError:
+        return ""

@@ -108,3 +108,15 @@ def test_a_damaged_journal_is_refused(tmp_path: Path, line: str) -> None:
         file.write(f"{line}\n")
     with pytest.raises(TasoError, match="is damaged; leave out --resume"):
         Journal(tmp_path / NAME, {"seed": 0}, resume=True)
+
+
+def test_one_process_at_a_time_has_a_journal(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    with Journal(path, {"seed": 0}) as journal:
+        journal.recall("one", lambda: 1)
+        for resume in (False, True):
+            with pytest.raises(TasoError, match=r"another run writes .*; wait for it"):
+                Journal(path, {"seed": 0}, resume=resume)
+        journal.recall("two", lambda: 2)
+    with Journal(path, {"seed": 0}, resume=True) as resumed:
+        assert [resumed.recall(name, lambda: pytest.fail("it is known")) for name in ("one", "two")] == [1, 2]

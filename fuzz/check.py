@@ -40,10 +40,11 @@ from fuzz.writing import NAMESPACE
 from taso_py.backend import NO_PLAN, Program, build, fold, poison, retype
 from taso_py.backend.bits import PLAIN, all_resolved, bits_of
 from taso_py.backend.generators import random_state_kept
+from taso_py.backend.input_cases import perturb
 from taso_py.backend.tensors import TensorError
 from taso_py.backend.tracing import quiet
 from taso_py.backend.writes import Writes
-from taso_py.checking.compare import compare_output, perturb, snapshot, to_float64
+from taso_py.checking.compare import compare_output, snapshot, to_float64
 from taso_py.checking.preserve import preserve_buffers, preserve_state
 from taso_py.checking.resize import resized_cases
 from taso_py.checking.roundtrip import CallRecord, copied_buffers, equal_outputs, record_call

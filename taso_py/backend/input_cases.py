@@ -69,6 +69,15 @@ def inputs_near(args: Sequence[Any], kwargs: Mapping[str, Any], seed: int) -> Ar
     return map_leaves(lambda leaf: _scale(leaf, generator), (tuple(args), kwargs))
 
 
+def rounded_inputs(arguments: Arguments, generator: torch.Generator) -> Arguments:
+    """Return arguments whose floating-point numbers differ from the given ones at random by their rounding."""
+
+    def rounding(leaf: Tensor) -> Tensor:
+        return (2 * uniform(leaf.shape, generator) - 1) * torch.finfo(leaf.dtype).eps
+
+    return map_leaves(lambda leaf: perturb(leaf, rounding), arguments)
+
+
 def perturb(leaf: Any, shares: Callable[[Tensor], Tensor]) -> Any:
     """Return a leaf of arguments with floating-point numbers changed by relative amounts; strides are kept."""
     if isinstance(leaf, Tensor) and leaf.is_complex():

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-_TRUSTED_NAMESPACES = ("aten", "prims")
+from taso_py.backend import onnx_call  # declares an operator
+
+_TRUSTED_NAMESPACES = ("aten", "prims", onnx_call.NAMESPACE)
 
 OVERLOAD = "overload"
 """The fx ``meta`` key of the overload that a called Python function stands for."""
@@ -65,7 +67,7 @@ def written_arguments(overload: OpOverload) -> list[str]:
 
 
 def is_trusted(overload: Operation) -> TypeGuard[OpOverload]:
-    """Return whether the operator is one of PyTorch's own, whose schema and tags are reliable."""
+    """Return whether the operator is one of PyTorch's own, or ours, whose schema and tags are reliable."""
     return isinstance(overload, OpOverload) and overload.namespace in _TRUSTED_NAMESPACES
 
 

@@ -33,8 +33,7 @@ from taso_py.backend import Program, build
 from taso_py.backend.bits import bits_of
 from taso_py.backend.convert import retype
 from taso_py.backend.generators import may_draw_random, random_state_seeded
-from taso_py.backend.input_cases import EXAMPLE, Arguments, map_leaves, perturb
-from taso_py.backend.random_tensors import uniform
+from taso_py.backend.input_cases import EXAMPLE, Arguments, map_leaves, rounded_inputs
 from taso_py.backend.writes import NO_WRITES, Writes
 from taso_py.checking.sums import ReorderedSums
 from taso_py.ir.errors import first_line
@@ -238,12 +237,8 @@ class Oracle:
         """
         generator = torch.Generator().manual_seed(0)
 
-        def rounding(leaf: Tensor) -> Tensor:
-            noise = uniform(leaf.shape, generator)
-            return (2 * noise - 1) * torch.finfo(leaf.dtype).eps
-
         def errors() -> list[float]:
-            near = map_leaves(lambda leaf: perturb(leaf, rounding), arguments)
+            near = rounded_inputs(arguments, generator)
             return list(map(_own_error, self._run_of(self._original, *near), self._truths(reference, near)))
 
         return [max(each) for each in zip(*(errors() for _ in range(NEARBY)), strict=True)]

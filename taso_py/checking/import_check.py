@@ -5,12 +5,16 @@ Invariant: what passes differs from the model by no more than roundings do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
+
+import torch
 
 from taso_py.backend import Program, build
+from taso_py.backend.input_cases import rounded_inputs
 from taso_py.checking.cases import program_cases
-from taso_py.checking.compare import Comparison, Oracle
+from taso_py.checking.compare import FACTOR, NEARBY, Comparison, Oracle
 from taso_py.checking.preserve import preserve_state
 from taso_py.checking.roundtrip import without_fused_attention
 from taso_py.documents import page
@@ -37,9 +41,12 @@ def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
     Raises:
         ImportCheckError: the graph computes something else.
     """
-    found = _compared_with_export(source, program, seed)
+    found = _compared(source, program, build(program), seed)
     most = [max(IMPORT_SLACK * output.allowed, IMPORT_ERROR) for output in found.outputs]
-    within = Comparison(tuple(replace(o, allowed=limit) for o, limit in zip(found.outputs, most, strict=True)))
+    within = _limited(found, most)
+    if not within.passed and source.onnx is not None:
+        # A file that rounds to few bits inside decides each step by more digits than two engines have in common.
+        within = _limited(found, map(max, most, _own_changes(source, program, seed)))
     if not within.passed and source.onnx is not None:
         raise ImportCheckError(
             f"the graph read from {source.name} computes something else than ONNX Runtime; please report this: "
@@ -53,15 +60,33 @@ def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
         )
     if not found.passed:
         with without_fused_attention():
-            found = _compared_with_export(source, program, seed)
+            found = _compared(source, program, build(program), seed)
     if found.passed:
         return ()
     return (f"the model differs slightly from its export, which the result is made of: {found.reason}",)
 
 
-def _compared_with_export(source: Source, program: Program, seed: int) -> Comparison:
+def _limited(found: Comparison, limits: Iterable[float]) -> Comparison:
+    """Return a comparison with other limits, one for each output."""
+    return Comparison(tuple(replace(o, allowed=limit) for o, limit in zip(found.outputs, limits, strict=True)))
+
+
+def _own_changes(source: Source, program: Program, seed: int) -> Sequence[float]:
+    """Return a multiple of how far each output of a model moves for inputs that differ by their rounding."""
+    original, generator = source.callable(), torch.Generator().manual_seed(seed)
+
+    def nearby(*args: Any, **kwargs: Any) -> Any:
+        near, named = rounded_inputs((args, kwargs), generator)
+        return original(*near, **named)
+
+    trials = [_compared(source, program, nearby, seed) for _ in range(NEARBY)]
+    by_output = zip(*(found.outputs for found in trials), strict=True)
+    return [FACTOR * max(o.error for o in outputs) for outputs in by_output]
+
+
+def _compared(source: Source, program: Program, candidate: Callable[..., Any], seed: int) -> Comparison:
     original = source.callable()
     with preserve_state(program, [original], (source.args, source.kwargs)):
         cases = program_cases(program, source.args, source.kwargs, seed)
         cases.append((AGAIN, cases[0][1]))
-        return Oracle.of(program, original, None, cases).compare(build(program))
+        return Oracle.of(program, original, None, cases).compare(candidate)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taso_py.backend.onnx_call import TYPES
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import (
     WRITES,
@@ -43,19 +44,6 @@ _ELEMENT_TYPES: Mapping[torch.dtype, int] = {
     torch.bfloat16: 16,
 }
 """ONNX's ``TensorProto.DataType`` by PyTorch's dtype."""
-_NAMES: Mapping[str, torch.dtype] = {
-    "tensor(float)": torch.float32,
-    "tensor(uint8)": torch.uint8,
-    "tensor(int8)": torch.int8,
-    "tensor(int16)": torch.int16,
-    "tensor(int32)": torch.int32,
-    "tensor(int64)": torch.int64,
-    "tensor(bool)": torch.bool,
-    "tensor(float16)": torch.float16,
-    "tensor(double)": torch.float64,
-    "tensor(bfloat16)": torch.bfloat16,
-}
-
 
 _KERNEL_TIME = "_kernel_time"
 """Suffix of event names that are times of operators."""
@@ -145,13 +133,13 @@ class OnnxRuntimeSession(Session):
         chosen = options or session_options(threads)
         self.session = onnxruntime.InferenceSession(model.content, chosen, providers=["CPUExecutionProvider"])
         arguments = [*self.session.get_inputs(), *self.session.get_outputs()]
-        if any(_NAMES.get(argument.type) is torch.float64 for argument in arguments):
+        if any(TYPES.get(argument.type) is torch.float64 for argument in arguments):
             # What it fuses beyond the basics it computes by factors in single precision.
             chosen.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
             self.session = onnxruntime.InferenceSession(model.content, chosen, providers=["CPUExecutionProvider"])
         read = [argument.name for argument in self.session.get_inputs()]
         self._read, self._inputs = frozenset(read), input_names_in(read, model)
-        outputs = [(result.name, _NAMES[result.type], result.shape) for result in self.session.get_outputs()]
+        outputs = [(result.name, TYPES[result.type], result.shape) for result in self.session.get_outputs()]
         self._returned = tuple([name for name, _, _ in outputs])
         # A user's file may return an input, or a value twice, for which a binding has no place to write to.
         computed = {output[0]: output for output in outputs if output[0] not in self._read}

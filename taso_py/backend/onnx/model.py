@@ -74,7 +74,7 @@ def onnx_model(
     held = write_nodes(w, graph, given, rows)
     outputs = _outputs(w, graph, held, inputs, output_names)
     has_bf16 = any(type_.dtype is DType.BF16 for type_ in types_in(graph))
-    opset = {"": BF16_OPSET if has_bf16 else OPSET}
+    opset = {"": BF16_OPSET if has_bf16 else OPSET, **w.domains}
     body = ir.Graph(inputs, outputs, nodes=w.nodes, initializers=w.initializers, opset_imports=opset, name=name)
     return ir.Model(body, ir_version=IR_VERSION, producer_name="taso-py")
 

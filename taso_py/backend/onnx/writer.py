@@ -9,6 +9,7 @@ import copy
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
@@ -46,6 +47,8 @@ class Writer:
         self._graph = graph
         self._weights = weights
         self.nodes: list[ir.Node] = []
+        self.domains: dict[str, int] = {}
+        """Versions of the operator sets that nodes are of beside the default one, by domain."""
         self._initializers: list[ir.Value] = []
         self._names: set[str] = set()
         self._constants: dict[object, ir.Value] = {}
@@ -93,6 +96,29 @@ class Writer:
         for index, value in enumerate(node.outputs):
             value.name = f"{node.name}/{index}"
         return node.outputs
+
+    def inlined(self, graph: ir.Graph, operands: Sequence[OnnxValue]) -> Sequence[OnnxValue]:
+        """Write the nodes of another ONNX graph and return its results.
+
+        Args:
+            graph: the graph; its default operator set must be of the version that is written here.
+            operands: a value for each of its inputs.
+        """
+        held = dict(zip(graph.inputs, operands, strict=True))
+        for value in graph.initializers.values():
+            name = f"{self._origin}.{value.name}"
+            held[value] = self.tensor(("inlined", name), name, partial(_content, value))
+        for node in graph:
+            inputs = [None if value is None else held[value] for value in node.inputs]
+            attributes, count = node.attributes.values(), len(node.outputs)
+            copied = self._ir.Node(node.domain, node.op_type, inputs, attributes, num_outputs=count, name=self._fresh())
+            for index, (old, new) in enumerate(zip(node.outputs, copied.outputs, strict=True)):
+                new.name = f"{copied.name}/{index}" if old.name else ""
+                held[old] = new
+            self.nodes.append(copied)
+            if node.domain:
+                self.domains[node.domain] = graph.opset_imports[node.domain]
+        return [held[value] for value in graph.outputs]
 
     def _attribute(self, name: str, value: Any) -> Any:
         """Return an attribute of a node, integers with their type.
@@ -271,6 +297,12 @@ class Writer:
             # ONNX divides towards zero; with the remainder taken off, which has the divisor's sign, that is the floor.
             numerator = self.op("Sub", numerator, self.op("Mod", numerator, denominator))
         return self.op("Div", numerator, denominator)
+
+
+def _content(value: OnnxValue) -> Tensor:
+    """Return the content of an initializer."""
+    assert value.const_value is not None
+    return torch.from_numpy(value.const_value.numpy().copy())
 
 
 def _short(dim: Poly) -> str:

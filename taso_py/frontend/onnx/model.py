@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor, fx, nn
@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 from taso_py.backend.identifiers import identifiers
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.onnx.call import Known, OnnxCall, Row
+from taso_py.frontend.onnx.carried import CarriedNode, carried_node
 from taso_py.frontend.onnx.movement import OF_SHAPES
 from taso_py.frontend.onnx.table import ROWS
 from taso_py.ir.errors import TasoError, first_line
@@ -75,12 +76,16 @@ class OnnxNode:
         return found
 
 
+Step: TypeAlias = OnnxNode | CarriedNode
+"""A node that is computed at run time, in PyTorch or as it is."""
+
+
 class OnnxSteps(nn.Module):
     """A module that runs the nodes of a model in order."""
 
     def __init__(
         self,
-        steps: Sequence[OnnxNode],
+        steps: Sequence[Step],
         constants: Mapping[str, Tensor],
         names: tuple[Sequence[str], Sequence[str]],
         rows: Mapping[str, Row],
@@ -235,11 +240,11 @@ class _Reader:
 
     def __init__(self, model: ir.Model, examples: Mapping[str, Tensor], rows: Mapping[str, Row]) -> None:
         self._rows = rows
-        self._opset = model.graph.opset_imports.get("", LEAST_OPSET)
+        self._versions = {"": LEAST_OPSET, **model.graph.opset_imports}
         self._values: dict[str, Tensor] = dict(examples)
         self._constants: dict[str, Tensor] = {}
         self._known: dict[str, Known] = {}
-        self._steps: list[OnnxNode] = []
+        self._steps: list[Step] = []
         for name, value in model.graph.initializers.items():
             self._store_constant(name, _tensor(value.const_value, f"weight {name}"))
         for node in model.graph:
@@ -258,26 +263,61 @@ class _Reader:
 
     def _read(self, node: ir.Node) -> None:
         kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
-        if kind not in self._rows:
-            raise ImportRefusal(f"ONNX operator {kind} ({_place(node)}) is not supported")
-        inputs = [None if value is None else str(value.name) for value in node.inputs]
-        known = [None if name is None else self._known.get(name) for name in inputs]
-        outputs = [str(value.name or "") for value in node.outputs]
-        while len(outputs) > 1 and not outputs[-1]:
-            outputs.pop()
-        attributes = {name: _attribute(attribute, kind) for name, attribute in node.attributes.items()}
-        step = OnnxNode(
-            kind, _place(node), attributes=attributes, inputs=inputs, known=known, outputs=outputs, opset=self._opset
+        try:
+            step: Step = self._computed(node, kind)
+            found = self._results(step)
+        except StepRefusal:
+            raise
+        except ImportRefusal as refusal:
+            step = self._carried(node, kind, refusal)
+            found = self._results(step)
+        depends = kind not in OF_SHAPES and any(
+            name is not None and name not in self._constants for name in step.inputs
         )
-        found = _run_step(step, lambda: step.run([self._value(name) for name in inputs], self._rows))
-        depends = kind not in OF_SHAPES and any(name is not None and name not in self._constants for name in inputs)
-        for name, value in zip(outputs, found, strict=False):
+        for name, value in zip(step.outputs, found, strict=False):
             if name and depends:
                 self._values[name] = value
             elif name:
                 self._store_constant(name, value)
         if depends:
             self._steps.append(step)
+
+    def _computed(self, node: ir.Node, kind: str) -> OnnxNode:
+        """Return a node as a row computes it in PyTorch.
+
+        Raises:
+            ImportRefusal: there is no row.
+        """
+        if kind not in self._rows:
+            raise ImportRefusal(f"ONNX operator {kind} ({_place(node)}) is not supported")
+        inputs = [None if value is None else str(value.name) for value in node.inputs]
+        outputs = [str(value.name or "") for value in node.outputs]
+        while len(outputs) > 1 and not outputs[-1]:
+            outputs.pop()
+        return OnnxNode(
+            kind,
+            _place(node),
+            attributes={name: _attribute(attribute, kind) for name, attribute in node.attributes.items()},
+            inputs=inputs,
+            known=[None if name is None else self._known.get(name) for name in inputs],
+            outputs=outputs,
+            opset=self._versions[""],
+        )
+
+    def _carried(self, node: ir.Node, kind: str, refusal: ImportRefusal) -> CarriedNode:
+        """Return a node that no row computes in the form in which it is carried through.
+
+        Raises:
+            ImportRefusal: the given one; the node cannot be carried through.
+        """
+        versions = self._versions
+        try:
+            return carried_node(node, kind, _place(node), values=self._values, known=self._known, versions=versions)
+        except Exception as error:  # ONNX Runtime's errors have no common class
+            raise refusal from error
+
+    def _results(self, step: Step) -> Sequence[Tensor]:
+        return _run_step(step, lambda: step.run([self._value(name) for name in step.inputs], self._rows))
 
     def _value(self, name: str | None) -> Tensor | None:
         return None if name is None else self._values[name]
@@ -289,7 +329,7 @@ def _place(node: ir.Node) -> str:
     )
 
 
-def _run_step(step: OnnxNode, run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
+def _run_step(step: Step, run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
     """Return the results of a step.
 
     Raises:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from taso_py.checking import import_check
 from taso_py.checking.import_check import ImportCheckError, check_import
 from taso_py.driver import searches
 from taso_py.driver.optimize import optimize_source
@@ -111,6 +112,22 @@ def test_a_file_that_was_read_wrongly_is_refused(monkeypatch: pytest.MonkeyPatch
     source = load_source(str(write(tmp_path, CLAMPED)))
     with pytest.raises(ImportCheckError, match="computes something else than ONNX Runtime"):
         optimize_source(source, Options(runtime="onnxruntime", cache=False), [])
+
+
+def test_what_rounding_decides_in_a_file_may_be_decided_otherwise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The sign of the difference of two sums of the same numbers is that of their roundings."""
+    weights = f"<float[256,1] w = {{{', '.join(['1'] * 256)}}}, int64[1] a = {{1}}>"
+    body = "s = MatMul(x, w) t = ReduceSum(x, a) d = Sub(s, t) y = Sign(d)"
+    path = write(tmp_path, f"{HEAD} (float[64,256] x) => (float[64,1] y) {weights} {{ {body} }}")
+    source = load_source(str(path))
+    program = import_source(source)
+    (note,) = check_import(source, program, 0)
+    assert "differs slightly" in note
+    monkeypatch.setattr(import_check, "FACTOR", 0.0)
+    with pytest.raises(ImportCheckError, match="computes something else than ONNX Runtime"):
+        check_import(source, program, 0)
 
 
 @pytest.mark.parametrize(

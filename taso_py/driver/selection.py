@@ -212,8 +212,9 @@ def _wrong(
 
 
 def _unchanged_seconds(source: Source, program: Program, built: Mapping[str, Built]) -> tuple[dict[str, float], float]:
-    """Return the time of each of these, and the model's."""
-    original, arguments = source.callable(), (source.args, source.kwargs)
+    """Return the time of each of these, and the model's in PyTorch."""
+    # A file with an ONNX model is the original in ONNX Runtime, whose time says nothing of PyTorch's.
+    original, arguments = replace(source, onnx=None).callable(), (source.args, source.kwargs)
     calls = {ORIGINAL: repeatable(source.call_of(original), program, original, arguments)} | {
         prices: repeatable(source.call_of(one.runner), program, one.module, arguments) for prices, one in built.items()
     }

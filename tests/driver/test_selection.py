@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -20,7 +21,7 @@ from taso_py.engines.tensorrt import TensorRt
 from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.timing import Race, RaceStop
 from taso_py.models.importing import import_source
-from taso_py.models.source import Source
+from taso_py.models.source import Source, load_source
 from taso_py.ops.table import parse_graph
 from taso_py.options import Options
 from taso_py.progress import Phases
@@ -78,6 +79,28 @@ def test_families_that_are_fastest_without_rules_are_searched_for(monkeypatch: p
     assert "eager, far: not searched, since fastest is faster; --effort thorough searches all" in found.notes
     assert "tensorrt: no GPU" in found.notes
     assert found.unchanged_s == {"near": 2.0, "far": 7.0, "fastest": 1.0}
+
+
+def test_what_pytorch_takes_for_an_onnx_file_is_timed_in_pytorch(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    onnx: Any = pytest.importorskip("onnx")
+    pytest.importorskip("onnxruntime")
+    path = tmp_path / "relu.onnx"
+    text = '<ir_version: 8, opset_import: ["" : 20]> m (float[4] x) => (float[4] y) { y = Relu(x) }'
+    path.write_bytes(onnx.parser.parse_model(text).SerializeToString())
+    source, timed = load_source(str(path)), list[Any]()
+    preserved = selection.preserve_state
+
+    def recorded(program: Program, modules: Sequence[Any], arguments: Any) -> Any:
+        timed.extend(modules[:1])
+        return preserved(program, modules, arguments)
+
+    monkeypatch.setattr(selection, "preserve_state", recorded)
+    _selected(monkeypatch, [Eager(), Fake("fast"), Fake("slow")], source=source, original=1.0, fast=0.1, slow=3.0)
+    assert source.onnx is not None
+    assert timed
+    assert source.onnx.module not in timed
 
 
 def test_an_engine_that_was_asked_for_is_timed_on_the_unchanged_graph(monkeypatch: pytest.MonkeyPatch) -> None:

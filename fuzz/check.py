@@ -34,13 +34,12 @@ from fuzz.bodies import random_steps, with_rewritten_bodies
 from fuzz.draft import Case
 from fuzz.kinds import CONTROL, THREADS
 from fuzz.layouts import in_place_of, writes_with_gaps
-from fuzz.nudging import nudged_graph
+from fuzz.nudging import nudged_graph, nudged_numbers
 from fuzz.prices import InventedCost
 from fuzz.writing import NAMESPACE
 from taso_py.backend import NO_PLAN, Program, build, fold, poison, retype
 from taso_py.backend.bits import PLAIN, all_resolved, bits_of
 from taso_py.backend.generators import random_state_kept
-from taso_py.backend.input_cases import perturb
 from taso_py.backend.tensors import TensorError
 from taso_py.backend.tracing import quiet
 from taso_py.backend.writes import Writes
@@ -348,7 +347,7 @@ class _Check:
             before, after, beside = map(build, (exact, rewritten, moving))
             inputs = [to_float64(leaf) for leaf in self.args]
             truth, found = self._outputs(before, inputs), self._outputs(after, inputs)
-            nudged = self._outputs(beside, [_nudged(leaf, NUDGE) for leaf in inputs])
+            nudged = self._outputs(beside, [nudged_numbers(leaf, NUDGE) for leaf in inputs])
             for place, results in enumerate(zip(truth, found, nudged, strict=True)):
                 self._expect(f"{where}, result {place}", _too_far(*results))
 
@@ -370,7 +369,7 @@ class _Check:
         except TensorError:
             return
         expected = self._outputs(plain)
-        nudged = self._outputs(plain, [_nudged(leaf, 2 * _eps(leaf)) for leaf in self.args])
+        nudged = self._outputs(plain, [nudged_numbers(leaf, 2 * _eps(leaf)) for leaf in self.args])
         self._expect_near(where, expected, results, truths, nudged)
 
     def _expect_near(
@@ -488,14 +487,4 @@ def _negated(leaf: Any) -> Any:
 
 def _nudged_in_place(leaf: Any) -> Any:
     """Return numbers changed by their rounding, in the same memory layout."""
-    return in_place_of(leaf, lambda held: _nudged(held, 2 * _eps(leaf))) if isinstance(leaf, Tensor) else leaf
-
-
-def _nudged(leaf: Any, share: float) -> Any:
-    """Return numbers changed by a share of themselves, up or down."""
-
-    def shares(tensor: Tensor) -> Tensor:
-        generator = torch.Generator().manual_seed(0)
-        return share * torch.randn(tensor.shape, generator=generator, dtype=torch.float64).sign()
-
-    return perturb(leaf, shares)
+    return in_place_of(leaf, lambda held: nudged_numbers(held, 2 * _eps(leaf))) if isinstance(leaf, Tensor) else leaf

@@ -1,4 +1,4 @@
-"""Nudged graphs: each operand of an operator that rounds is changed by a share of itself, in each place by another one.
+"""Nudged numbers, and graphs whose operators that round have nudged operands, in each place by another share.
 
 How far results move is how far roundings may move them, also where equal operands cancel: ``t - t`` is 0 whatever the
 inputs are, and is not once one ``t`` is computed in another order. (Monte Carlo arithmetic: Parker 1997.)
@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch._ops import OpOverload
 
+from taso_py.backend.input_cases import perturb
 from taso_py.backend.schema import overload_named
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value, make, remake
@@ -61,3 +64,13 @@ def _rounds(node: Node) -> bool:
         return bool(node.inputs) and not op.is_movement
     overload = overload_named(op.target)
     return op.pure and isinstance(overload, OpOverload) and torch.Tag.pointwise in overload.tags
+
+
+def nudged_numbers(leaf: Any, share: float) -> Any:
+    """Return numbers changed by a share of themselves, up or down."""
+
+    def shares(tensor: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return share * torch.randn(tensor.shape, generator=generator, dtype=torch.float64).sign()
+
+    return perturb(leaf, shares)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -62,16 +63,16 @@ def call_onnx(operands: Sequence[Tensor], model: str) -> list[Tensor]:
     Raises:
         ValueError: a result has another size than the model states.
     """
-    session = _session(model)
+    ready = _ready(model)
     given = {
-        argument.name: tensor.detach().to(TYPES[argument.type]).contiguous().resolve_neg().numpy()
-        for argument, tensor in zip(session.get_inputs(), operands, strict=True)
+        name: tensor.detach().to(dtype).contiguous().resolve_neg().numpy()
+        for (name, dtype), tensor in zip(ready.inputs, operands, strict=True)
     }
-    results = [torch.as_tensor(array) for array in session.run(None, given)]
-    for result, (_, sizes) in zip(results, stated_results(model), strict=True):
+    results = [torch.as_tensor(array) for array in ready.session.run(None, given)]
+    for result, (_, sizes) in zip(results, ready.results, strict=True):
         if tuple(result.shape) != sizes:
             raise ValueError(f"a result has sizes {tuple(result.shape)}, and the model states {sizes}")
-    return _widened(results, operands, model)
+    return ready.widened(results, operands)
 
 
 def stated_results(model: str) -> Sequence[tuple[torch.dtype, tuple[int, ...]]]:
@@ -80,31 +81,54 @@ def stated_results(model: str) -> Sequence[tuple[torch.dtype, tuple[int, ...]]]:
     Raises:
         ValueError: sizes depend on more than those of the operands.
     """
-    found = [(TYPES[result.type], tuple(result.shape)) for result in _session(model).get_outputs()]
+    found = _ready(model).results
     if not all(isinstance(size, int) for _, sizes in found for size in sizes):
         raise ValueError("sizes of results depend on the data")
     return found
 
 
-@lru_cache(maxsize=MOST_SESSIONS)
-def _session(model: str) -> Any:
+def session_options(threads: int) -> Any:
+    """Return the settings of ONNX Runtime's sessions: all optimizations, one operator after the other."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # errors are raised as well, and told in one line
+    return options
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A model that is ready to run."""
+
+    session: Any
+    inputs: Sequence[tuple[str, torch.dtype]]
+    """Name and element type of each operand."""
+    results: Sequence[tuple[torch.dtype, tuple[Any, ...]]]
+    """Element type and sizes of each result; sizes that are not known are no integers."""
+
+    def widened(self, results: list[Tensor], operands: Sequence[Tensor]) -> list[Tensor]:
+        """Return results in double precision if an operand is in it that the model has in another."""
+        if not any(x.dtype is torch.float64 is not dtype for x, (_, dtype) in zip(operands, self.inputs, strict=True)):
+            return results
+        return [result.double() if result.is_floating_point() else result for result in results]
+
+
+@lru_cache(maxsize=MOST_SESSIONS)
+def _ready(model: str) -> _Ready:
+    import onnxruntime
+
+    options = session_options(torch.get_num_threads())
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # PyTorch's own threads are awake
     # What it fuses beyond the basics it computes by factors in single precision.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
-    options.log_severity_level = 4  # errors are raised as well
-    return onnxruntime.InferenceSession(decoded_model(model), options, providers=["CPUExecutionProvider"])
-
-
-def _widened(results: list[Tensor], operands: Sequence[Tensor], model: str) -> list[Tensor]:
-    """Return results in double precision if an operand is in it that the model has in another."""
-    wanted = [TYPES[argument.type] for argument in _session(model).get_inputs()]
-    if not any(x.dtype is torch.float64 is not dtype for x, dtype in zip(operands, wanted, strict=True)):
-        return results
-    return [result.double() if result.is_floating_point() else result for result in results]
+    session = onnxruntime.InferenceSession(decoded_model(model), options, providers=["CPUExecutionProvider"])
+    return _Ready(
+        session,
+        [(argument.name, TYPES[argument.type]) for argument in session.get_inputs()],
+        [(TYPES[result.type], tuple(result.shape)) for result in session.get_outputs()],
+    )
 
 
 def _call(operands: Sequence[Tensor], kind: str, model: str) -> list[Tensor]:
@@ -113,7 +137,7 @@ def _call(operands: Sequence[Tensor], kind: str, model: str) -> list[Tensor]:
 
 def _fake_call(operands: Sequence[Tensor], kind: str, model: str) -> list[Tensor]:
     made = [torch.empty(sizes, dtype=dtype, device="cpu") for dtype, sizes in stated_results(model)]
-    return _widened(made, operands, model)
+    return _ready(model).widened(made, operands)
 
 
 _library.impl("onnx_node", _call, "CPU")

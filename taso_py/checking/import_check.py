@@ -41,7 +41,7 @@ def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
     Raises:
         ImportCheckError: the graph computes something else.
     """
-    found = _compared(source, program, build(program), seed)
+    (found,) = _compared(source, program, [build(program)], seed)
     most = [max(IMPORT_SLACK * output.allowed, IMPORT_ERROR) for output in found.outputs]
     within = _limited(found, most)
     if not within.passed and source.onnx is not None:
@@ -60,7 +60,7 @@ def check_import(source: Source, program: Program, seed: int) -> Sequence[str]:
         )
     if not found.passed:
         with without_fused_attention():
-            found = _compared(source, program, build(program), seed)
+            (found,) = _compared(source, program, [build(program)], seed)
     if found.passed:
         return ()
     return (f"the model differs slightly from its export, which the result is made of: {found.reason}",)
@@ -79,14 +79,18 @@ def _own_changes(source: Source, program: Program, seed: int) -> Sequence[float]
         near, named = rounded_inputs((args, kwargs), generator)
         return original(*near, **named)
 
-    trials = [_compared(source, program, nearby, seed) for _ in range(NEARBY)]
+    trials = _compared(source, program, [nearby] * NEARBY, seed)
     by_output = zip(*(found.outputs for found in trials), strict=True)
     return [FACTOR * max(o.error for o in outputs) for outputs in by_output]
 
 
-def _compared(source: Source, program: Program, candidate: Callable[..., Any], seed: int) -> Comparison:
+def _compared(
+    source: Source, program: Program, candidates: Iterable[Callable[..., Any]], seed: int
+) -> Sequence[Comparison]:
+    """Return the comparison of each candidate with the model, which is run once for all of them."""
     original = source.callable()
     with preserve_state(program, [original], (source.args, source.kwargs)):
         cases = program_cases(program, source.args, source.kwargs, seed)
         cases.append((AGAIN, cases[0][1]))
-        return Oracle.of(program, original, None, cases).compare(candidate)
+        oracle = Oracle.of(program, original, None, cases)
+        return [oracle.compare(candidate) for candidate in candidates]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taso_py.backend.onnx_call import TYPES
+from taso_py.backend.onnx_call import TYPES, session_options
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import (
     WRITES,
@@ -103,17 +103,6 @@ class OnnxRuntime(SessionEngine):
 
     def _files(self, session: Session) -> Mapping[str, bytes]:
         return {self.file: session.model.as_bytes}
-
-
-def session_options(threads: int) -> Any:
-    """Return the settings of sessions: all optimizations, one operator after the other."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # errors are raised as well, and told in one line
-    return options
 
 
 class OnnxRuntimeSession(Session):

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from taso_py.backend.onnx.row import OpaqueCall, OpaqueRow
+from taso_py.backend.onnx.serialized import parsed
 from taso_py.backend.onnx.writer import OnnxValue, Writer
 from taso_py.backend.onnx_call import TARGET, decoded_model
 
 
 def _carried(w: Writer, call: OpaqueCall) -> Sequence[OnnxValue]:
-    import onnx
-    import onnx_ir as ir
-
-    model = ir.from_proto(onnx.load_model_from_string(decoded_model(call.arguments["model"])))
-    assert isinstance(model, ir.Model)
+    model = parsed(decoded_model(call.arguments["model"]))
     return w.inlined(model.graph, [operand.onnx for operand in call.arguments["operands"]])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -16,6 +16,7 @@ from taso_py.backend.identifiers import input_names as default_names
 from taso_py.backend.onnx.errors import NotInOnnx
 from taso_py.backend.onnx.nodes import found_in, write_nodes
 from taso_py.backend.onnx.row import Row
+from taso_py.backend.onnx.serialized import serialized
 from taso_py.backend.onnx.table import ROWS
 from taso_py.backend.onnx.writer import OnnxValue, Writer
 from taso_py.backend.sizes import size_places
@@ -99,8 +100,7 @@ def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
     size = sum(tensor.nbytes for tensor in held if tensor is not None)
     if size > MOST_BYTES:
         raise NotInOnnx(f"the model has {size / 2**30:.1f} GB of weights, more than one file may have")
-    proto: Any = ir.to_proto(model)
-    return proto.SerializeToString()
+    return serialized(model)
 
 
 def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxValue]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from taso_py.backend.onnx.model import IR_VERSION, OPSET
+from taso_py.backend.onnx.serialized import serialized
 from taso_py.backend.onnx_call import call_onnx, decoded_model, encoded_model, stated_results
 from taso_py.frontend.onnx.call import Known, Row
 
@@ -76,7 +77,10 @@ def carried_node(
     """
     if kind in RANDOM:
         raise CarryError("it may draw random numbers")
-    if any(attribute.type in _graphs() for attribute in node.attributes.values()):
+    import onnx_ir as ir
+
+    graphs = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+    if any(attribute.type in graphs for attribute in node.attributes.values()):
         raise CarryError("it has a graph of its own")
     names = dict.fromkeys(value.name or "" for value in node.inputs if value is not None)
     inside = {name for name in names if name in known and _is_inside(values[name])}
@@ -91,12 +95,6 @@ def carried_node(
     if not all(_are_equal(found[0], other) for other in found[1:]):
         raise CarryError("its results differ from run to run, or between operator sets")
     return CarriedNode(kind, place, model, inputs, [value.name for value in node.outputs if value.name])
-
-
-def _graphs() -> Sequence[ir.AttributeType]:
-    import onnx_ir as ir
-
-    return (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def _is_inside(tensor: Tensor) -> bool:
@@ -144,16 +142,9 @@ def _alone(node: ir.Node, operands: Mapping[str, Tensor], inside: set[str], vers
         name="node",
     )
     model = ir.Model(body, ir_version=IR_VERSION)
-    for value, (dtype, sizes) in zip(body.outputs, stated_results(_text(model)), strict=True):
+    for value, (dtype, sizes) in zip(body.outputs, stated_results(encoded_model(serialized(model))), strict=True):
         value.type, value.shape = ir.TensorType(tensor_adapters.from_torch_dtype(dtype)), ir.Shape(sizes)
-    return _text(model)
-
-
-def _text(model: ir.Model) -> str:
-    import onnx_ir as ir
-
-    proto: Any = ir.to_proto(model)
-    return encoded_model(proto.SerializeToString())
+    return encoded_model(serialized(model))
 
 
 def _in_written_opset(text: str) -> str:

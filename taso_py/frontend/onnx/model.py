@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from taso_py.backend.identifiers import identifiers
+from taso_py.backend.onnx.serialized import parsed, serialized
 from taso_py.frontend.errors import ImportRefusal
 from taso_py.frontend.onnx.call import Known, OnnxCall, Row
 from taso_py.frontend.onnx.carried import CarriedNode, carried_node
@@ -144,10 +145,7 @@ class OnnxFile:
 
     def renamed(self, other: bytes) -> bytes:
         """Return another model with the same inputs and outputs, renamed as in this one."""
-        import onnx_ir as ir
-
-        model = ir.from_proto(_proto(other))
-        assert isinstance(model, ir.Model)
+        model = parsed(other)
         named = {*model.graph.inputs, *model.graph.outputs}
         wanted = {*(argument.name for argument in self.inputs), *self.outputs}
         for node in model.graph:
@@ -164,8 +162,7 @@ class OnnxFile:
             # One value for what the file returns twice, or takes and returns.
             value = model.graph.outputs[place] = given.setdefault(name, model.graph.outputs[place])
             value.name = name
-        proto: Any = ir.to_proto(model)
-        return proto.SerializeToString()
+        return serialized(model)
 
 
 def read_onnx(path: Path) -> OnnxFile:
@@ -185,8 +182,7 @@ def read_onnx(path: Path) -> OnnxFile:
         model = ir.load(path)
         is_alone = not any(isinstance(v.const_value, ir.ExternalTensor) for v in model.graph.initializers.values())
         model = ir.external_data.load_to_model(model)
-        proto: Any = ir.to_proto(model)
-        content = path.read_bytes() if is_alone else proto.SerializeToString()
+        content = path.read_bytes() if is_alone else serialized(model)
         common.InlinePass()(model)
         common.RemoveInitializersFromInputsPass()(model)
     except Exception as error:  # the exception depends on where the file is damaged
@@ -198,12 +194,6 @@ def read_onnx(path: Path) -> OnnxFile:
         raise ImportRefusal(f"{path} is of opset {version}; export it for opset {LEAST_OPSET} or newer")
     arguments = [_argument(path, value) for value in model.graph.inputs]
     return OnnxFile(content, arguments, [str(value.name) for value in model.graph.outputs], model)
-
-
-def _proto(content: bytes) -> Any:
-    import onnx
-
-    return onnx.load_model_from_string(content)
 
 
 def _argument(path: Path, value: ir.Value) -> Argument:

@@ -8,7 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import shutil
 import sys
+import tempfile
+import weakref
 from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path, PurePath
 from typing import IO
@@ -122,3 +125,16 @@ def try_file_lock(file: IO[bytes]) -> bool:
     except OSError:
         pass
     return True
+
+
+class ScratchFolder:
+    """A temporary folder, deleted with its files once nothing refers to this object, or when the process ends."""
+
+    def __init__(self) -> None:
+        """Create the folder.
+
+        Raises:
+            OSError: there is no place for one.
+        """
+        self.path = Path(tempfile.mkdtemp(prefix="taso_py_"))
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)

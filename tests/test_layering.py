@@ -28,7 +28,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "taso_py/backend/onnx": ("ir ops backend", "torch onnx onnx_ir"),
     "taso_py/backend/onnx_call.py": ("", "torch onnxruntime"),
     "taso_py/engines": (
-        "ir ops kernels latency cost backend frontend",
+        "files ir ops kernels latency cost backend frontend",
         "torch onnxruntime openvino torch_tensorrt",
     ),
     "taso_py/frontend": ("ir ops backend", "torch sympy"),

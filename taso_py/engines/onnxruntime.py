@@ -18,6 +18,7 @@ from torch import Tensor
 from taso_py.backend.onnx_call import TYPES, session_options
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import (
+    MODEL_FILE,
     WRITES,
     NodeTime,
     OnnxModel,
@@ -57,7 +58,7 @@ class OnnxRuntime(SessionEngine):
 
     name = "onnxruntime"
     library = "onnxruntime"
-    file, beside = "model.onnx", (WRITES,)
+    file, beside = MODEL_FILE, (WRITES, f"{MODEL_FILE}.data")
 
     def _session(self, model: OnnxModel, threads: int) -> Session:
         return OnnxRuntimeSession(model, threads)
@@ -102,7 +103,7 @@ class OnnxRuntime(SessionEngine):
             raise EngineUnavailableError(f"{self.name} cannot run this module: {first_line(error)}") from error
 
     def _files(self, session: Session) -> Mapping[str, bytes]:
-        return {self.file: session.model.as_bytes}
+        return session.model.files
 
 
 class OnnxRuntimeSession(Session):

@@ -30,6 +30,7 @@ from taso_py.backend.tensors import TORCH_DTYPES, tensors_in
 from taso_py.backend.tracing import quiet
 from taso_py.backend.writes import state_of
 from taso_py.engines.engine import CompiledGraph, Engine, EngineUnavailableError, Runner
+from taso_py.files import ScratchFolder
 from taso_py.ir.errors import first_line
 from taso_py.ir.graph import Graph
 from taso_py.ir.node import Node, Value
@@ -40,6 +41,11 @@ from taso_py.ops.table import parse_graph
 
 EXTRA = "pip install 'taso-py[engines]'"
 """How to install what these engines need."""
+LARGE = 1 << 24
+"""Bytes of weights from which models are written to files, with the weights in one of their own, which engines map. In
+memory a model is copied twice before an engine has it, which takes seconds for a gigabyte, and has 2 GB at most."""
+MODEL_FILE = "model.onnx"
+"""The name of such a file, and of the file that ONNX Runtime's results are saved in."""
 WRITER = "onnx_ir"
 """The Python package that models are written with; those that are written are run without it."""
 WRITES = "writes.graph"
@@ -52,7 +58,7 @@ class OnnxModel:
     """A graph in a format that engines read."""
 
     content: bytes | Path
-    """The ONNX model, or a file in an engine's own format."""
+    """The ONNX model, its file, or a file in an engine's own format."""
     inputs: tuple[str, ...]
     """The names of the graph's inputs in order; engines may drop those that nothing reads."""
     late: Graph | None = None
@@ -60,11 +66,35 @@ class OnnxModel:
     it returns whole contents."""
     most: int | None = None
     """The largest magnitude of integers that it may be given; None if that is no matter."""
+    folder: ScratchFolder | None = None
+    """The folder of its file, unless that is a user's."""
 
     @property
     def as_bytes(self) -> bytes:
-        """The content as bytes, read from its file if it is one."""
-        return self.content if isinstance(self.content, bytes) else self.content.read_bytes()
+        """The ONNX model in one piece, weights included.
+
+        Raises:
+            EngineUnavailableError: the weights are too large for that.
+        """
+        first, *others = self.files.values()
+        if others:
+            raise EngineUnavailableError(f"an ONNX model of {len(others[0]) / 2**30:.1f} GB does not fit into one file")
+        return first
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """The ONNX model as files by name: one, and another with the weights if these are too large for that."""
+        if isinstance(self.content, bytes):
+            return {MODEL_FILE: self.content}
+        from taso_py.backend.onnx import NotInOnnx, onnx_bytes, weights_beside, with_weights
+
+        content, weights = self.content.read_bytes(), weights_beside(self.content)
+        if not weights.is_file():
+            return {MODEL_FILE: content}
+        try:
+            return {MODEL_FILE: onnx_bytes(with_weights(self.content))}
+        except NotInOnnx:
+            return {MODEL_FILE: content, weights.name: weights.read_bytes()}
 
 
 class Session(CompiledGraph):
@@ -183,7 +213,7 @@ class SessionEngine(Engine):
             EngineUnavailableError: the graph cannot be expressed, or would be computed differently.
         """
         # Imported here, with all rows: what was saved is run without.
-        from taso_py.backend.onnx import NotInOnnx, onnx_bytes, onnx_model
+        from taso_py.backend.onnx import NotInOnnx, onnx_model
 
         self._check_effects(graph)
         division = divided(graph)
@@ -196,7 +226,8 @@ class SessionEngine(Engine):
             reason = self.misfit(graph, weights)
             if reason is not None:
                 raise EngineUnavailableError(f"{self.name} cannot run this module: {reason}")
-            return OnnxModel(onnx_bytes(model), input_names(graph), late, self.most_given(division, weights))
+            content, folder = _written(model)
+            return OnnxModel(content, input_names(graph), late, self.most_given(division, weights), folder)
         except NotInOnnx as error:
             raise EngineUnavailableError(f"{self.name} cannot run this module: {error}") from error
 
@@ -294,6 +325,24 @@ class SessionEngine(Engine):
             return pytree.tree_unflatten(list(session(*tensors_in(args, kwargs))), structure)
 
         return run
+
+
+def _written(model: Any) -> tuple[bytes | Path, ScratchFolder | None]:
+    """Return the content of a model; or its file and the file's folder if it is large.
+
+    Raises:
+        NotInOnnx: it is too large for memory, and there is no room for its file.
+    """
+    from taso_py.backend.onnx import onnx_bytes, save, weight_bytes
+
+    if weight_bytes(model) < LARGE:
+        return onnx_bytes(model), None
+    try:
+        folder = ScratchFolder()
+        save(model, folder.path / MODEL_FILE)
+    except OSError:  # the disk is full, or read only
+        return onnx_bytes(model), None
+    return folder.path / MODEL_FILE, folder
 
 
 def model_inputs(program: Program) -> Sequence[Tensor]:

@@ -125,6 +125,8 @@ def with_repository(
         return dict(files), []
     if ONNX not in files:
         return dict(files), [f"{REPOSITORY}/ was not written, since there is no {ONNX}"]
+    if f"{ONNX}.data" in files:
+        return dict(files), [f"{REPOSITORY}/ was not written, since {ONNX} is too large for one file"]
     # Tensors of an archive are named by position among everything that is given or returned.
     leaves = (*program.signature.inputs, *program.signature.outputs)
     archive = None if any(isinstance(leaf, Fixed) for leaf in leaves) else files.get(ARCHIVE)

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from taso_py.backend.onnx import LOWERED_TO_ONNX, NotInOnnx, onnx_bytes, onnx_model
+from taso_py.backend.onnx import LOWERED_TO_ONNX, NotInOnnx, onnx_bytes, onnx_model, save, with_weights
 from taso_py.backend.onnx.movement import padded
 from taso_py.backend.onnx.table import ROWS
 from taso_py.backend.run import run_graph
@@ -208,12 +208,14 @@ def test_weights_may_lie_beside_the_model(tmp_path: Path, monkeypatch: pytest.Mo
     graph = parse_graph('graph(x: f32[300]) { return add(x, weight{key="w", type=f32[300]}) }')
     weights = {"w": torch.arange(300.0)}
     path = tmp_path / "model.onnx"
-    onnx_bytes(onnx_model(graph, weights), path)
+    save(onnx_model(graph, weights), path)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": torch.ones(300).numpy()})
     torch.testing.assert_close(torch.as_tensor(found), weights["w"] + 1)
+    (whole,) = runtime.InferenceSession(onnx_bytes(with_weights(path))).run(None, {"x": torch.ones(300).numpy()})
+    assert (whole == found).all()
     monkeypatch.setattr("taso_py.backend.onnx.model.MOST_BYTES", 1000)
     with pytest.raises(NotInOnnx, match="GB of weights"):
         onnx_bytes(onnx_model(graph, weights))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import errno
+import gc
 import importlib
 import pickle
 import re
@@ -15,10 +17,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from taso_py.backend import Program
 from taso_py.backend.frozen import FrozenError, GradientError
 from taso_py.backend.guard import ArgumentError
-from taso_py.backend.onnx import model
+from taso_py.backend.onnx import model as onnx_model
+from taso_py.backend.run import run_graph
 from taso_py.backend.schema import storage_of
+from taso_py.engines import session
 from taso_py.engines.engine import CompiledGraph, EngineUnavailableError
 from taso_py.engines.session import OnnxModel, SessionEngine
 from tests.engines.sessions import Function, called_at_once, engine_named, program_of
@@ -205,17 +210,65 @@ def test_bfloat16_is_computed_or_refused(engine: SessionEngine) -> None:
         assert nearly(engine.build(program)(x), x.relu() + 1)
 
 
-def test_weights_beyond_what_one_file_may_have_are_refused_in_one_line(
+def large(monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Return a linear layer whose model is written to a file, with its weights in another."""
+    monkeypatch.setattr(session, "LARGE", 0)
+    return program_of(nn.Linear(200, 5), [torch.ones(3, 200)])
+
+
+def test_large_weights_lie_in_a_file_for_as_long_as_they_are_read(
     engine: SessionEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = program_of(nn.Linear(4, 5), [X])
-    engine.build(program)
-    monkeypatch.setattr(model, "MOST_BYTES", 4 * 5 * 4)
-    with pytest.raises(
-        EngineUnavailableError, match=r"cannot run this module: the model has .* GB of weights"
-    ) as refusal:
+    program = large(monkeypatch)
+    model = engine.model_of(program.graph, program.weights)
+    assert isinstance(model.content, Path)
+    assert model.content.with_name("model.onnx.data").stat().st_size >= 4 * 5 * 200
+    x = torch.ones(3, 200)
+    (expected,) = run_graph(program.graph, [x], program.weights)
+    built = engine.build(program)
+    assert nearly(built(x), expected)
+    assert nearly(engine.compile(OnnxModel(model.as_bytes, model.inputs))(x)[0], expected)
+    folder = model.content.parent
+    del model
+    gc.collect()
+    assert not folder.exists()
+    assert nearly(built(x), expected)
+
+
+@pytest.mark.parametrize("most", [1 << 31, 100])
+def test_weights_too_large_for_one_file_are_saved_beside_it(
+    engine: SessionEngine, most: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(onnx_model, "MOST_BYTES", most)
+    program, x = large(monkeypatch), torch.ones(3, 200)
+    built = engine.build(program)
+    files = engine.files(built)
+    assert set(files) <= {engine.file, *engine.beside}
+    assert ("model.onnx.data" in files) == (engine.name == "onnxruntime" and most == 100)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    restored = engine.restore(program, tmp_path)
+    assert nearly(restored(x), built(x))
+    if most == 100:
+        with pytest.raises(EngineUnavailableError, match="does not fit into one file"):
+            _ = engine.model_of(program.graph, program.weights).as_bytes
+
+
+def test_without_room_for_files_models_are_kept_in_memory(
+    engine: SessionEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    program, x = large(monkeypatch), torch.ones(3, 200)
+    expected = engine.build(program)(x)
+    monkeypatch.setattr("taso_py.backend.onnx.save", full)
+    assert isinstance(engine.model_of(program.graph, program.weights).content, bytes)
+    assert nearly(engine.build(program)(x), expected)
+    monkeypatch.setattr(onnx_model, "MOST_BYTES", 100)
+    with pytest.raises(EngineUnavailableError, match=r"cannot run this module: the model has .* GB of weights") as told:
         engine.build(program)
-    assert "\n" not in str(refusal.value)
+    assert "\n" not in str(told.value)
 
 
 def test_a_module_that_is_too_large_to_be_exported_is_refused(

@@ -7,7 +7,6 @@ per weight, which shares memory with the tensor until the model is serialized.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -80,27 +79,22 @@ def onnx_model(
     return ir.Model(body, ir_version=IR_VERSION, producer_name="taso-py")
 
 
-def onnx_bytes(model: ir.Model, external: Path | None = None) -> bytes:
-    """Return a model in serialized form.
-
-    Args:
-        model: the model.
-        external: a file to write the model to, with its weights in another file of that name with ``.data`` appended;
-            the bytes returned are those of the model's file, which refers to the weights by a relative path.
+def onnx_bytes(model: ir.Model) -> bytes:
+    """Return a model in serialized form, weights included.
 
     Raises:
-        NotInOnnx: the model is too large for one file, and ``external`` is not given.
+        NotInOnnx: the model is too large for one file.
     """
-    import onnx_ir as ir
-
-    if external is not None:
-        ir.save(model, external, external_data=f"{external.name}.data")
-        return external.read_bytes()
-    held = [value.const_value for value in model.graph.initializers.values()]
-    size = sum(tensor.nbytes for tensor in held if tensor is not None)
+    size = weight_bytes(model)
     if size > MOST_BYTES:
         raise NotInOnnx(f"the model has {size / 2**30:.1f} GB of weights, more than one file may have")
     return serialized(model)
+
+
+def weight_bytes(model: ir.Model) -> int:
+    """Return the bytes of a model's weights."""
+    held = [value.const_value for value in model.graph.initializers.values()]
+    return sum(tensor.nbytes for tensor in held if tensor is not None)
 
 
 def _inputs(w: Writer, graph: Graph, names: Sequence[str] | None) -> list[OnnxValue]:

@@ -1,7 +1,8 @@
-"""ONNX models as bytes."""
+"""ONNX models as bytes and as files."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +15,31 @@ def serialized(model: ir.Model) -> bytes:
 
     proto: Any = ir.to_proto(model)
     return proto.SerializeToString()
+
+
+def weights_beside(path: Path) -> Path:
+    """Return the file with the weights of a model that is written to a file without them."""
+    return path.with_name(f"{path.name}.data")
+
+
+def save(model: ir.Model, path: Path) -> None:
+    """Write a model to a file, with all but its smallest weights in another file, which engines map into memory.
+
+    Raises:
+        OSError: the files cannot be written.
+    """
+    import onnx_ir as ir
+
+    ir.save(model, path, external_data=weights_beside(path).name)
+
+
+def with_weights(path: Path) -> ir.Model:
+    """Return the model of a file, with the weights from the file beside."""
+    import onnx_ir as ir
+
+    model = ir.load(path)
+    ir.external_data.load_to_model(model)
+    return model
 
 
 def parsed(content: bytes) -> ir.Model:

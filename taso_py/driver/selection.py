@@ -22,13 +22,14 @@ from taso_py.cost.model import CostModel
 from taso_py.engines.engine import KERNEL_PRICES, PYTORCH_PRICES, Built, Engine, EngineUnavailableError
 from taso_py.engines.inductor import CAPTURED_FORMS, WHOLE_MODULE_FORMS
 from taso_py.engines.names import AUTO
-from taso_py.engines.table import engines_to_try
+from taso_py.engines.table import ENGINES, engines_to_try
 from taso_py.ir.graph import Graph
 from taso_py.judging.building import built_in
 from taso_py.judging.expected import ExpectedOutputs
-from taso_py.judging.finalists import ORIGINAL
 from taso_py.judging.plausible import library_seconds
 from taso_py.judging.timing import race
+from taso_py.kernels.check import FAILURES
+from taso_py.latency.assumed import AssumedLatencies
 from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 from taso_py.options import Options
@@ -38,13 +39,12 @@ from taso_py.rules.substitution import Substitution
 from taso_py.search.rolling import running_operators, shortened
 
 KERNELS_GAIN = 1.6
-"""Typical speed-up over plain PyTorch by choosing kernels, for the estimate before anything is measured."""
+"""Typical speed-up over plain PyTorch by choosing kernels, where none can be tried."""
 SCOUT_S = 1.5
 """Seconds to time unchanged graphs for."""
-TIED = 1.05
-"""Ratio of times that so short a race does not tell apart."""
-MARGIN = 1.1
-"""Ratio by which such times may be off, and rules gain more in one engine than in another where they gain little."""
+MARGIN = 1.05
+"""Ratio by which times of so short a race may be off, and rules gain more in one engine than in another where they gain
+little."""
 
 
 @dataclass(frozen=True)
@@ -152,16 +152,16 @@ def select(
             notes = [*notes, *wrong.values()]
             built = {prices: one for prices, one in built.items() if prices not in wrong}
             groups = {prices: engines for prices, engines in groups.items() if prices not in wrong}
-        timed, plain_s = _unchanged_seconds(source, program, built)
+        trial = _with_likely_kernels(source, program, options) if KERNEL_PRICES in groups and not is_complete else None
+        timed, eager_s = _unchanged_seconds(source, program, built, trial)
     made = {groups[prices][0].name: one for prices, one in built.items()}
     if is_complete:  # the evaluation tells which engines fail
         return Selection(groups, (), notes, timed, made)
-    gain = KERNELS_GAIN * _shortening(program.graph, rules, options)
-    seconds = ({KERNEL_PRICES: plain_s / gain} if KERNEL_PRICES in groups else {}) | timed
+    gain = _shortening(program.graph, rules, options) * (1.0 if trial or not options.kernels else KERNELS_GAIN)
+    seconds = ({KERNEL_PRICES: eager_s / gain} if KERNEL_PRICES in groups else {}) | timed
     ranking = sorted(seconds, key=seconds.__getitem__)
-    count = _searched(sorted(seconds.values()), options.effective_effort.families)
     ranked = Selection({prices: groups[prices] for prices in ranking}, (), [*notes, *unusable], timed, made, seconds)
-    return ranked.without(ranking[count:])
+    return ranked.without(ranking[options.effective_effort.families :])
 
 
 def _shortening(graph: Graph, rules: Iterable[Substitution], options: Options) -> float:
@@ -171,16 +171,6 @@ def _shortening(graph: Graph, rules: Iterable[Substitution], options: Options) -
     """
     before, after = map(running_operators, (graph, shortened(graph, Lemmas(rules), options.limits())))
     return max(1, before) / max(1, after)
-
-
-def _searched(seconds: Sequence[float], families: int) -> int:
-    """Return how many families to search for, given their times in order: those that tie with the last one, too.
-
-    One is searched for where the effort is for one, since another takes as long again.
-    """
-    if not 1 < families < len(seconds):
-        return families
-    return sum(time <= TIED * seconds[families - 1] for time in seconds)
 
 
 def _unchanged(
@@ -198,6 +188,23 @@ def _unchanged(
     return built, notes
 
 
+def _with_likely_kernels(source: Source, program: Program, options: Options) -> Built | None:
+    """Return the unchanged graph in PyTorch with the kernels that are likely to be the fastest, before any is measured.
+
+    None if none may be chosen, or they fail; on a GPU PyTorch chooses itself.
+    """
+    if not options.kernels or program.device.type != "cpu":
+        return None
+    engine, folded = ENGINES["eager"], fold(program, UNLIMITED)
+    tiles = tuple(tile for tile in engine.tiles if tile.is_direct)
+    assumed = AssumedLatencies(program.device)
+    cost = CostModel(program.device, assumed.database, tiles=tiles, latencies=assumed)
+    try:
+        return built_in(engine, folded, cost.plan(folded.graph), (source.args, source.kwargs), program)
+    except (*FAILURES, EngineUnavailableError):
+        return None
+
+
 def _wrong(
     expected: ExpectedOutputs, built: Mapping[str, Built], groups: Mapping[str, Sequence[Engine]]
 ) -> Mapping[str, str]:
@@ -211,19 +218,25 @@ def _wrong(
     return found
 
 
-def _unchanged_seconds(source: Source, program: Program, built: Mapping[str, Built]) -> tuple[dict[str, float], float]:
-    """Return the time of each of these, and the model's in PyTorch."""
-    # A file with an ONNX model is the original in ONNX Runtime, whose time says nothing of PyTorch's.
-    original, arguments = replace(source, onnx=None).callable(), (source.args, source.kwargs)
-    calls = {ORIGINAL: repeatable(source.call_of(original), program, original, arguments)} | {
-        prices: repeatable(source.call_of(one.runner), program, one.module, arguments) for prices, one in built.items()
+def _unchanged_seconds(
+    source: Source, program: Program, built: Mapping[str, Built], trial: Built | None
+) -> tuple[dict[str, float], float]:
+    """Return the time of each of these, and that of the trial in PyTorch, or else the model's there."""
+    arguments = source.args, source.kwargs
+    if trial is None:
+        # A file with an ONNX model is the original in ONNX Runtime, whose time says nothing of PyTorch's.
+        original = replace(source, onnx=None).callable()
+        trial = Built(original, original)
+    timed = {KERNEL_PRICES: trial, **built}
+    calls = {
+        name: repeatable(source.call_of(one.runner), program, one.module, arguments) for name, one in timed.items()
     }
-    with preserve_state(program, [original, *(one.module for one in built.values())], arguments):
+    with preserve_state(program, [one.module for one in timed.values()], arguments):
         found = race(calls, device=program.device, seconds=SCOUT_S, settle=wait_until_idle)
     if not found.rounds:
         raise KeyboardInterrupt
     seconds = {name: median(times) for name, times in found.times.items()}
-    return seconds, seconds.pop(ORIGINAL)
+    return seconds, seconds.pop(KERNEL_PRICES)
 
 
 def by_prices(engines: Sequence[Engine]) -> Mapping[str, Sequence[Engine]]:

@@ -87,10 +87,14 @@ class FinalistBuilder:
             for candidate in [found.result.original, *rewritten]:
                 is_for_compilers = candidate in (found.result.original, *rewritten[:COMPILED_FINALISTS])
                 usable = [engine for engine in found.engines if is_for_compilers or not engine.is_compiler]
-                try:
-                    yield from self._of(candidate, usable)
-                except torch.OutOfMemoryError as error:
-                    self.note(f"{describe(candidate)}: not built, out of memory ({first_line(error)})")
+                yield from self.of_graph(candidate, usable)
+
+    def of_graph(self, candidate: Candidate, engines: Sequence[Engine]) -> Iterator[Finalist]:
+        """Yield a graph in those of the engines that can run it."""
+        try:
+            yield from self._of(candidate, engines)
+        except torch.OutOfMemoryError as error:
+            self.note(f"{describe(candidate)}: not built, out of memory ({first_line(error)})")
 
     def _original(self) -> tuple[nn.Module, str]:
         """Return the module that results are compared with and that is returned if nothing is faster, and its engine.

@@ -20,6 +20,7 @@ from taso_py.judging.finalists import EngineSearch, Finalist
 from taso_py.judging.plausible import PYTHON_S
 from taso_py.judging.timing import TIE, Race
 from taso_py.ops.opaque import Opaque
+from taso_py.search.result import Candidate
 
 OFF = 2.0
 """Factor by which a run may exceed its estimate; more is work that has no price, which a compiler may do better."""
@@ -65,6 +66,24 @@ def promising(
     names = ", ".join(engine.name for found in waiting for engine in found.engines)
     what = "matrix products and attention alone take longer there than the whole model in"
     return (), [f"{names}: not tried, since {what} {best.engine.name}"]
+
+
+def leading(found: EngineSearch, finalists: Mapping[str, Finalist], race: Race) -> Candidate:
+    """Return the graph of a search that was the fastest in eager mode.
+
+    Args:
+        found: the search.
+        finalists: the finalists by name.
+        race: the race of all that runs without compilers.
+    """
+    graphs = [found.result.original, *found.result.candidates]
+    raced = [
+        name
+        for name, times in race.times.items()
+        if times and not finalists[name].is_original and _is_eager(finalists[name].engine)
+    ]
+    fastest = sorted(raced, key=lambda name: -race.ratio(name).median)
+    return next((finalists[name].candidate for name in fastest if finalists[name].candidate in graphs), graphs[0])
 
 
 def _least_seconds(finalist: Finalist, run_s: float, library_seconds: Callable[[Graph], float]) -> float:

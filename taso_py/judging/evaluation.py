@@ -7,6 +7,7 @@ original's; and if rules were applied, it was also significantly faster than the
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ from taso_py.engines.table import ENGINES
 from taso_py.ir.errors import TasoError
 from taso_py.ir.graph import Graph
 from taso_py.judging.building import FinalistBuilder
-from taso_py.judging.compilers import promising, without_waiting
+from taso_py.judging.compilers import leading, promising, without_waiting
 from taso_py.judging.expected import ExpectedOutputs
 from taso_py.judging.finalists import (
     ORIGINAL,
@@ -150,7 +151,7 @@ class Evaluation:
         if not first.rounds:
             raise KeyboardInterrupt
         compiled = self._compiled(builder, waiting, finalists, first)
-        return self._confirmed_first(self._standings(finalists, first, compiled))
+        return self._confirmed_first(self._standings(finalists, first, compiled), builder)
 
     def _compiled(
         self,
@@ -159,7 +160,11 @@ class Evaluation:
         finalists: Mapping[str, Finalist],
         first: Race,
     ) -> Mapping[str, Finalist]:
-        """Return the graphs by compilers that may win after all else was raced, by name."""
+        """Return the graphs by compilers that may win after all else was raced, by name.
+
+        Unless the effort is for all, that is one of a search, which was the fastest in eager mode: building takes up to
+        a minute, and compilers seldom win.
+        """
         if self.library_seconds is None or not waiting or self.is_interrupted:
             return {}
         searches, hopeless = promising(waiting, finalists, first, self.library_seconds)
@@ -167,30 +172,44 @@ class Evaluation:
         if not searches:
             return {}
         with self.phases.phase("build", "modules to time, by compilers"):
-            return {finalist.name: finalist for finalist in builder.of_searches(searches)}
+            if self.effort.compiles_all:
+                return {finalist.name: finalist for finalist in builder.of_searches(searches)}
+            built = (builder.of_graph(leading(found, finalists, first), found.engines) for found in searches)
+            return {finalist.name: finalist for of_search in built for finalist in of_search}
 
-    def _confirmed_first(self, standings: Standings) -> EvaluationOutcome:
+    def _confirmed_first(self, standings: Standings, builder: FinalistBuilder) -> EvaluationOutcome:
         """Return the outcome with the first that is confirmed as the winner, or else with the original.
 
         Where rules gain nothing in the fastest graph of an engine, its slower ones are not timed again.
         """
-        gainless = set[str]()
-        for number, name in enumerate(standings.ahead):
-            if number and self.is_interrupted:
-                break
+        gainless, left, number = set[str](), deque(standings.finalists[name] for name in standings.ahead), 0
+        while left and not (number and self.is_interrupted):
             # Each may win by chance. Halving the error probability from one to the next bounds the total by 5 %.
-            finalist, rules_race, doubt = standings.finalists[name], None, (1 - CONFIDENCE) / 2**number
+            finalist, rules_race, doubt = left.popleft(), None, (1 - CONFIDENCE) / 2**number
+            number += 1
             if finalist.candidate.applied:  # first, since rules gain less than engines, and so fail more often
                 if finalist.engine.name in gainless:
                     continue
-                rules_race = self._confirmed(standings.unchanged(finalist), finalist, doubt, "the unchanged graph")
+                unchanged = self._unchanged(finalist, standings, builder)
+                rules_race = self._confirmed(unchanged, finalist, doubt, "the unchanged graph")
                 if rules_race is None:
                     gainless.add(finalist.engine.name)
+                    if unchanged.name not in standings.finalists:  # it was not raced, and is the best of its engine
+                        left.appendleft(unchanged)
                     continue
             outcome = self._confirmed_outcome(finalist, standings, doubt, rules_race)
             if outcome is not None:
                 return outcome
         return self._original_wins(standings)
+
+    def _unchanged(self, finalist: Finalist, standings: Standings, builder: FinalistBuilder) -> Finalist:
+        """Return the unchanged graph in the engine of a finalist, which is built if it was not; else the original."""
+        found = standings.unchanged(finalist)
+        if not found.is_original or not finalist.engine.is_compiler:
+            return found
+        with self.phases.phase("build", "the unchanged graph, by the compiler"):
+            built = builder.of_graph(standings.finalists[ORIGINAL].candidate, [finalist.engine])
+            return next(iter(built), found)
 
     def _race(self, finalists: Mapping[str, Finalist], about: str, seed: int) -> Race:
         """Return a race of finalists, of which the first is the baseline; it has no rounds if it was interrupted."""

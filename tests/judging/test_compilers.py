@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,7 +14,7 @@ from taso_py.engines.engine import Engine
 from taso_py.engines.table import ENGINES
 from taso_py.ir.graph import Graph
 from taso_py.judging import compilers
-from taso_py.judging.compilers import promising, without_waiting
+from taso_py.judging.compilers import leading, promising, without_waiting
 from taso_py.judging.finalists import ORIGINAL, EngineSearch, Finalist
 from taso_py.judging.plausible import library_seconds
 from taso_py.judging.timing import Race, RaceStop
@@ -78,6 +79,24 @@ def test_the_time_to_call_operators_from_python_is_no_bound(monkeypatch: pytest.
     assert not _promising(_found(10.0, EAGER, COMPILER), seconds)[0]
     monkeypatch.setattr(compilers, "PYTHON_S", 1.0)
     assert _promising(_found(10.0, EAGER, COMPILER), seconds)[0]
+
+
+@pytest.mark.parametrize(("rewritten_s", "is_rewritten"), [(1.0, True), (3.0, False)])
+def test_a_compiler_is_given_the_graph_that_is_the_fastest_without_it(rewritten_s: float, is_rewritten: bool) -> None:
+    found, unused = _found(10.0, COMPILER), cast(Any, None)
+    unchanged = found.result.original
+    rewritten = replace(unchanged, applied=("a rule",))
+    found = replace(found, result=replace(found.result, candidates=(rewritten, unchanged)))
+    made = {ORIGINAL: (unchanged, EAGER), "unchanged": (unchanged, EAGER), "rules": (rewritten, EAGER)}
+    made |= {"elsewhere": (replace(rewritten, applied=("another",)), OTHER)}
+    finalists = {
+        name: Finalist(name, one, unused, unused, engine, unused, unused) for name, (one, engine) in made.items()
+    }
+    seconds = {ORIGINAL: 4.0, "unchanged": 2.0, "rules": rewritten_s, "elsewhere": 0.5}
+    race = Race({name: (each,) * 10 for name, each in seconds.items()}, RaceStop.ROUNDS)
+    assert leading(found, finalists, race) == (rewritten if is_rewritten else unchanged)
+    alone = Race({ORIGINAL: (4.0,), "elsewhere": (0.5,)}, RaceStop.TIME)
+    assert leading(found, finalists, alone) == unchanged
 
 
 def test_nothing_waits_where_its_graphs_are_not_raced_in_eager_mode() -> None:

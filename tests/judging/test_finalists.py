@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -137,5 +137,44 @@ def test_where_rules_gain_nothing_the_unchanged_graph_in_the_same_engine_is_next
     monkeypatch.setattr(Evaluation, "_confirmed_outcome", lambda _, winner, *__: tried.append(winner.name))
     monkeypatch.setattr(Evaluation, "_original_wins", lambda *_: None)
     judge = Evaluation(unused, planner=unused, effort=EFFORTS["normal"])
-    judge._confirmed_first(Standings(finalists, [first], ["a", "b", "c", "d"]))
+    judge._confirmed_first(Standings(finalists, [first], ["a", "b", "c", "d"]), unused)
     assert tried == ["a", "c", "d"]
+
+
+@pytest.mark.parametrize("gains", [False, True])
+def test_what_a_compiler_makes_of_the_unchanged_graph_is_built_where_rules_lead(
+    gains: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, unused = parse_graph("graph(x: f32[4]) { return relu(x) }"), cast(Any, None)
+    unchanged = Candidate(graph, graph, 1.0, 0)
+    rewritten = replace(unchanged, applied=("one",))
+    original, first, twin = (
+        Finalist(name, candidate, unused, unused, ENGINES[engine], unused, unused)
+        for name, candidate, engine in (
+            (ORIGINAL, unchanged, "eager"),
+            ("rewritten", rewritten, "inductor-kernels"),
+            ("twin", unchanged, "inductor-kernels"),
+        )
+    )
+    tried, built = list[tuple[str, str]](), list[tuple[Candidate, Sequence[Engine]]]()
+
+    class Builder:
+        def of_graph(self, *of: Any) -> Iterator[Finalist]:
+            built.append(of)
+            yield twin
+
+    def confirmed(_: Evaluation, baseline: Finalist, winner: Finalist, *__: Any) -> Race | None:
+        tried.append((winner.name, baseline.name))
+        return _race({"baseline": 2.0, "winner": 1.0}, RaceStop.CLEAR) if gains else None
+
+    def outcome(_: Evaluation, winner: Finalist, *__: Any) -> str | None:
+        return f"{winner.name} wins" if gains or winner is twin else None
+
+    monkeypatch.setattr(Evaluation, "_confirmed", confirmed)
+    monkeypatch.setattr(Evaluation, "_confirmed_outcome", outcome)
+    judge = Evaluation(unused, planner=unused, effort=EFFORTS["normal"])
+    standings = Standings({ORIGINAL: original, "rewritten": first}, [], ["rewritten"])
+    found = cast(str, judge._confirmed_first(standings, cast(Any, Builder())))
+    assert found == ("rewritten wins" if gains else "twin wins")
+    assert tried == [("rewritten", "twin")]
+    assert built == [(unchanged, [ENGINES["inductor-kernels"]])]

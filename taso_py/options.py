@@ -68,12 +68,12 @@ def _shown(text: str, *, metavar: str | None = None, choices: tuple[str, ...] | 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Options of an optimization; the defaults are those of the command line."""
+    """Options of an optimization; the defaults are those of the command line, where the runtime is ``auto`` though."""
 
     runtime: str = field(
         default="eager",
         metadata=_shown(
-            "where the result runs; auto tries all (default: onnxruntime for an ONNX model, otherwise eager)",
+            "where the result runs; auto is where it is fastest (default: auto; onnxruntime for an ONNX model)",
             choices=RUNTIME_CHOICES,
         ),
     )

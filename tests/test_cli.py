@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 import torch
 
+import taso_py
 from experiments.faults import interruptible_children
 from taso_py.cli import main
 from taso_py.commands import generate, optimize, profile, replay
@@ -24,7 +25,7 @@ MERGE = """rule x: float[..G,M,K], a: float[N,K], b: float[P,K]
   target t = linear(x, concat(a, b){axis=-2}); slice(t){axis=-1, start=0, stop=N}, slice(t){axis=-1, start=N, stop=N+P}
   numerics REORDER
 """
-QUICK = ["--time-limit", "5", "--race-seconds", "0.1"]
+QUICK = ["--time-limit", "5", "--race-seconds", "0.1", "--runtime", "eager"]
 MODEL = """
 import torch
 
@@ -111,6 +112,19 @@ def test_optimize_saves_a_result_that_replays(model: Path, capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out)["model"] == str(out / "model.pt2")
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_by_default_a_model_runs_where_it_is_fastest(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quick = ["--time-limit", "2", "--race-seconds", "0.2", "--effort", "quick"]
+    out = model / "out"
+    assert main(["optimize", f"{model / 'mine.py'}:model", "--json", "--output", str(out), *quick]) == 0
+    report = json.loads(capsys.readouterr().out)
+    tried = {name.rsplit(", ")[-1] for name in report["timed"]}
+    assert {"onnxruntime", "openvino"} <= tried
+    assert report["comparison_passed"]
+    assert report["speedup_low"] > 1 or report["runtime"] == "eager"
+    assert taso_py.load(out)(torch.randn(1, 512)).shape == (1, 512)
+
+
 def test_templates_are_applied_to_a_model_in_half_precision(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
     factory = f"{model / 'mine.py'}:model"
     assert main(["optimize", factory, "--dtype", "bf16", "--search", "templates", "--json", *QUICK]) == 0
@@ -146,7 +160,7 @@ def test_profile_does_not_replace_files_of_the_users_own(
     assert (model / name).read_text() == '{"model": "mine"}'
 
 
-@pytest.mark.parametrize("command", [["optimize", "--race-seconds", "0.1"], ["profile", "--seconds", "0.1"]])
+@pytest.mark.parametrize("command", [["optimize", *QUICK], ["profile", "--seconds", "0.1"]])
 def test_what_a_model_prints_is_no_result(model: Path, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--rules", str(model / "merge.rules")] if command[0] == "optimize" else []
     assert main([command[0], f"{model / 'mine.py'}:talking", *command[1:], *options, "--json"]) == 0
@@ -155,7 +169,7 @@ def test_what_a_model_prints_is_no_result(model: Path, command: list[str], capsy
     assert "loading weights" in printed.err
 
 
-@pytest.mark.parametrize("command", [["optimize", "--race-seconds", "0.1"], ["profile", "--seconds", "0.1"]])
+@pytest.mark.parametrize("command", [["optimize", *QUICK], ["profile", "--seconds", "0.1"]])
 def test_a_model_imports_from_its_folder_when_it_is_called(model: Path, command: list[str]) -> None:
     options = ["--rules", str(model / "merge.rules")] if command[0] == "optimize" else []
     path_before = list(sys.path)

@@ -78,7 +78,7 @@ def test_a_model_in_a_file_whose_name_is_no_text(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert main(["profile", f"{path}:model", "--seconds", "0.01", "--output", str(out)]) == 0
     assert r"caf\udce9.py:model" in (out / "profile.html").read_text(encoding="utf-8")
-    options = ["--race-seconds", "0.1", "--time-limit", "1"]
+    options = ["--race-seconds", "0.1", "--time-limit", "1", "--runtime", "eager"]
     assert main(["optimize", f"{path}:model", *options, "--output", str(tmp_path / "result")]) == 0
     assert r"caf\udce9.py:model" in (tmp_path / "result" / "report.html").read_text(encoding="utf-8")
 

@@ -44,6 +44,8 @@ PAGES = [
     *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
 ]
 QUICK = {"optimize": ["--time-limit", "1", "--race-seconds", "0.2"], "profile": ["--seconds", "0.1"]}
+FIRST = {"optimize": ["--runtime", "eager"]}
+"""Options that those of a page override: the default builds for every engine, which tests/test_cli.py tries."""
 FOREIGN = ("dask", "pip", "source")
 """Programs that are not ours to check."""
 PROGRAMS = ("pytest", "ruff", "pyright", "python")
@@ -136,7 +138,8 @@ def run_command(words: list[str], folder: Path) -> None:
         parsed = parser().parse_args(arguments)
         uses = getattr(parsed, "model", None)
         if arguments[0] in ("rules", "latencies") or (uses == "mine.py:model" and (folder / "mine.py").exists()):
-            assert main([*arguments, *QUICK.get(arguments[0], [])]) == 0
+            command, *others = arguments
+            assert main([command, *FIRST.get(command, []), *others, *QUICK.get(command, [])]) == 0
     elif program == "make":
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         wanted = [word if "=" not in word else f"{word.partition('=')[0]} ?=" for word in arguments]

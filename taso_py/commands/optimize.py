@@ -61,6 +61,7 @@ def _optimize(parsed: argparse.Namespace) -> int:
         from taso_py.driver.optimize import optimize_source
         from taso_py.driver.replay import load_trace
         from taso_py.driver.searches import rules_for
+        from taso_py.engines.names import AUTO
         from taso_py.options import OptimizeError, Options
         from taso_py.saving.emit import check_forms
 
@@ -70,7 +71,7 @@ def _optimize(parsed: argparse.Namespace) -> int:
     check_forms(forms)
     if parsed.sizes and (forms != ("pt2",) or parsed.trace is not None or parsed.rules is not None):
         raise OptimizeError("--sizes goes with none of --emit, --trace and --rules; optimize each size for itself")
-    runtime = parsed.runtime or ("onnxruntime" if parsed.model.endswith(".onnx") else "eager")
+    runtime = parsed.runtime or ("onnxruntime" if parsed.model.endswith(".onnx") else AUTO)
     options = Options(runtime=runtime, race_seconds=parsed.race_seconds, **search_options(parsed))
     if parsed.sizes:
         return answer(parsed, lambda source: _of_sizes(source, parsed, options))

@@ -124,7 +124,7 @@ def test_a_program_of_open_sizes_is_optimized_saved_and_replayed(
     monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     torch.export.save(exported(), "open.pt2")
-    limits = ["--budget", "20", "--time-limit", "2", "--race-seconds", "0.1"]
+    limits = ["--budget", "20", "--time-limit", "2", "--race-seconds", "0.1", "--runtime", "eager"]
     assert main(["optimize", "open.pt2", "--output", "out", *limits]) == 0
     assert "for all sizes x.0 (1..100" in " ".join(capsys.readouterr().out.split())
     assert main(["replay", "out/trace.rules", "open.pt2"]) == 0

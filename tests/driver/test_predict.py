@@ -41,7 +41,7 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     (tmp_path / "mine.py").write_text(MODEL)
     monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "here"))
     factory = f"{tmp_path / 'mine.py'}:model"
-    assert main(["optimize", factory, "--race-seconds", "0.1", "--time-limit", "5"]) == 0
+    assert main(["optimize", factory, "--race-seconds", "0.1", "--time-limit", "5", "--runtime", "eager"]) == 0
     assert main(["latencies", "export", str(tmp_path / "all.json")]) == 0
     monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "there"))
     capsys.readouterr()
@@ -105,7 +105,7 @@ def test_a_device_elsewhere_is_searched_for_and_the_result_judged_here(
 
     monkeypatch.setenv("TASO_PY_CACHE", str(tmp_path / "here"))
     assert main(["replay", str(out / "trace.rules"), factory]) == 0
-    options = ["--trace", str(out / "trace.rules"), "--race-seconds", "0.1", "--json"]
+    options = ["--trace", str(out / "trace.rules"), "--runtime", "eager", "--race-seconds", "0.1", "--json"]
     capsys.readouterr()
     assert main(["optimize", factory, *options]) == 0
     report = json.loads(capsys.readouterr().out)

@@ -162,7 +162,7 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def test_the_command(factory: str, capsys: pytest.CaptureFixture[str]) -> None:
-    quick = ("--time-limit", "1", "--race-seconds", "0.1")
+    quick = ("--time-limit", "1", "--race-seconds", "0.1", "--runtime", "eager")
     assert main(["optimize", factory, "--sizes", "8x4", "--sizes", "1x4", "--output", "out", *quick]) == 0
     printed = capsys.readouterr().out
     assert [line.split()[0] for line in printed.splitlines()] == ["size", "2x4", "8x4", "1x4"]

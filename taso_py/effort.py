@@ -20,8 +20,9 @@ class Effort:
     search_s: float
     """Seconds of each search, measuring kernels not included."""
     race_s: float
-    """Seconds of the race of all, and of another one of the fastest of each engine where these tie; the race that
-    confirms its winner takes up to half of it, four times that if a lead is uncertain."""
+    """Seconds of the race of all, and of another one with what compilers made. Half of it is for another one of the
+    fastest of each engine, where these tie, and for the race that confirms the winner: four times that if a lead is
+    uncertain."""
     finalists: int
     """Number of a search's best graphs that are timed end to end."""
     patience: int

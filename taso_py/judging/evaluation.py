@@ -147,7 +147,7 @@ class Evaluation:
         builder = FinalistBuilder(self.source, self.program, self.planner, self.built, self._note)
         with self.phases.phase("build", "modules to time, of the best graphs"):
             finalists = {finalist.name: finalist for finalist in builder.all(now, others)}
-        first = self._race(finalists, "these against the original", self.seed)
+        first = self._race(finalists, "these against the original", self.seed, self.effort.race_s)
         if not first.rounds:
             raise KeyboardInterrupt
         compiled = self._compiled(builder, waiting, finalists, first)
@@ -211,7 +211,7 @@ class Evaluation:
             built = builder.of_graph(standings.finalists[ORIGINAL].candidate, [finalist.engine])
             return next(iter(built), found)
 
-    def _race(self, finalists: Mapping[str, Finalist], about: str, seed: int) -> Race:
+    def _race(self, finalists: Mapping[str, Finalist], about: str, seed: int, seconds: float) -> Race:
         """Return a race of finalists, of which the first is the baseline; it has no rounds if it was interrupted."""
         with (
             self._preserve_state(*(finalist.module for finalist in finalists.values())),
@@ -220,7 +220,7 @@ class Evaluation:
             found = race(
                 {name: self._call_of(finalist) for name, finalist in finalists.items()},
                 device=self.program.device,
-                seconds=self.effort.race_s,
+                seconds=seconds,
                 seed=seed,
                 least=RACED_ROUNDS,
                 settle=settle(finalists.values()),
@@ -240,7 +240,9 @@ class Evaluation:
         if not compiled and len(tied) < 2:
             return Standings(together, [first], ahead)
         raced = {name: together[name] for name in (ORIGINAL, *tied, *compiled)}
-        second = self._race(raced, "the fastest of each engine", self.seed + 2)
+        # Those that tie after the first race differ by a percent or two.
+        seconds = self.effort.race_s if compiled else self.effort.race_s / 2
+        second = self._race(raced, "the fastest of each engine", self.seed + 2, seconds)
         if not second.rounds:
             return Standings(together, [first], ahead)
         fastest = ahead_of_original(together, second)

@@ -34,8 +34,10 @@ def _evidence(prepared: PreparedSource, outcome: EvaluationOutcome) -> Evidence:
     seconds, progress = prepared.options.effective_effort.profile_s, prepared.options.progress
     if seconds:
         options = ProfileOptions(seconds=seconds, isolates=False, progress=progress)  # the page does not show these
-        before, after = profile_modules(prepared.source, [(program, NO_PLAN), (winner.program, winner.plan)], options)
-        profiles = before, after
+        before, after = (program, NO_PLAN), (winner.program, winner.plan)
+        is_same = winner.candidate.graph is program.graph and winner.plan is NO_PLAN  # in another engine
+        found = profile_modules(prepared.source, [before] if is_same else [before, after], options)
+        profiles = found[0], found[-1]
     steps = tuple(replay_steps(program.graph, trace))
     bodies = replay_bodies(steps[-1][1] if steps else program.graph, trace)
     return Evidence(

@@ -6,8 +6,11 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +20,7 @@ from experiments import engines
 from experiments.contest import contest
 from experiments.harness import Row
 from taso_py.ir.errors import TasoError
+from taso_py.judging.timing import Race, RaceStop
 
 
 def _products(folder: Path, size: int) -> Callable[[], object]:
@@ -43,6 +47,36 @@ def test_contestants_are_built_for_every_heat_in_processes_of_their_own_unless_f
     once = f"{torch.get_num_threads()} False\n"
     assert {path.name.split()[0]: path.read_text() for path in built} == {"32": once * 3, "512": once}
     assert str(os.getpid()) not in {path.name.split()[1] for path in built}
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_what_is_not_decided_has_as_many_heats_again(decided: bool, tmp_path: Path) -> None:
+    makes, asked = {"small": partial(_products, tmp_path, 32)}, list[int]()
+
+    def is_decided(held: Race) -> bool:
+        asked.append(held.rounds)
+        return decided
+
+    found = contest(makes, seconds=0.1, heats=2, is_decided=is_decided).race
+    assert asked == [2], "a second look would need intervals that are wider still"
+    assert found.rounds == (2 if decided else 4)
+    noise = tuple(1 + place / 100 for place in range(12))
+    ratio = replace(found, times={"one": (1.0,) * 12, "other": noise}).ratio("other")
+    places = (2, 9) if decided else (1, 10)
+    assert (1 / ratio.high, 1 / ratio.low) == pytest.approx([noise[place] for place in places])
+    # Of equals a range of six misses in 2 cases of 64, and the second to the eleventh of twelve in 26 of 4096.
+    assert 2 / 2**6 + 26 / 2**12 < 0.05
+
+
+@pytest.mark.parametrize(("gain", "applied", "is_decided"), [(1.2, 1, True), (1.0, 1, False), (1.0, 0, True)])
+def test_a_row_is_decided_once_it_is_known_what_rules_gain(gain: float, applied: int, is_decided: bool) -> None:
+    noise = (1.0, 1.1, 0.9, 1.05, 0.95, 1.02)
+    times = {"original": noise, "onnxruntime exported": noise[::-1], "auto": tuple(one / gain for one in noise[::-1])}
+    report: Any = SimpleNamespace(runtime="onnxruntime", applied=("a",) * applied)
+    reports = {"auto": report, "onnxruntime": report}
+    held = engines._with_chosen(Race(times, RaceStop.ROUNDS), reports)
+    assert held.times["onnxruntime rules"] == times["auto"]
+    assert engines._is_decided(held, reports) == is_decided
 
 
 def _ended(folder: Path) -> Callable[[], object]:

@@ -180,7 +180,8 @@ def test_effort_decides_how_many_are_searched_for(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("gain", "second_s", "may_lead"), [(1.0, 1.04, True), (1.0, 1.06, False), (2.0, 1.45, True), (2.0, 1.5, False)]
+    ("gain", "second_s", "may_lead"),
+    [(1.0, 1.01, False), (1.1, 1.04, True), (1.1, 1.06, False), (2.0, 1.4, True), (2.0, 1.43, False)],
 )
 def test_another_engine_is_searched_for_where_rules_may_bring_it_to_the_front(
     monkeypatch: pytest.MonkeyPatch, gain: float, second_s: float, may_lead: bool

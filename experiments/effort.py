@@ -37,6 +37,7 @@ from taso_py.options import Options
 QUICK_MODELS = ("squeezenet1_1",)
 MODELS = ("nasrnn", "mobilenet_v3_large", "resnet50", "bert_base", "nasnetalarge")
 QUICK, THOROUGH = "quick", "thorough"
+AUTO_QUICK = f"{AUTO}, {QUICK}"
 KNOWN, AGAIN = "normal, latencies known", "normal, same model again"
 """Runs that are not raced, since they find what the one before found."""
 COMPILERS = ("inductor-freezing", "inductor-max-autotune")
@@ -116,6 +117,7 @@ def _optimizations(seed: int, *, quick: bool) -> Iterator[tuple[str, Options, st
             yield KNOWN, Options(effort=level, seed=seed, cache=False), cache
             yield AGAIN, Options(effort=level, seed=seed), cache
     if not quick:
+        yield AUTO_QUICK, Options(runtime=AUTO, effort=QUICK, seed=seed), f"cache of {AUTO_QUICK}"
         yield AUTO, Options(runtime=AUTO, seed=seed), f"cache of {AUTO}"
 
 
@@ -155,10 +157,10 @@ def _plot(figure: Figure, rows: Sequence[Row]) -> None:
     for row, panel in zip(rows, panels, strict=False):
         levels = [level for level in EFFORTS if level in row]
         panel.plot([row[f"{level}_s"] for level in levels], [row[level] for level in levels], "k-", linewidth=0.8)
-        ways = (*EFFORTS, AUTO, *COMPILERS, *SESSIONS)
+        ways = (*EFFORTS, AUTO_QUICK, AUTO, *COMPILERS, *SESSIONS)
         for number, ((_, mark), way) in enumerate(zip(STYLES, ways, strict=False)):
             if way in row:
-                is_ours = way in (*EFFORTS, AUTO)
+                is_ours = way in (*EFFORTS, AUTO_QUICK, AUTO)
                 colour = "black" if is_ours else "0.6"
                 size = {QUICK: 4, NORMAL: 6, THOROUGH: 8}.get(way, 6)
                 panel.plot(row[f"{way}_s"], row[way], mark, color=colour, markersize=size, label=way)
@@ -179,7 +181,8 @@ EXPERIMENT = Experiment(
         "`quick_s` and the like are seconds until the result can be called, with nothing known before, and `quick` is "
         "its speed over eager mode; `normal, latencies known_s` repeats the normal level with the latencies that it "
         "measured, `normal, same model again_s` with its winner too; `auto` is `--runtime auto` at the normal level, "
-        "the others run in eager mode; intervals are over builds, each in a process of its own"
+        "`auto, quick` at the quick one (since 1 December 2026), the others run in eager mode; intervals are over "
+        "builds, each in a process of its own"
     ),
     parts=lambda settings: settings.choose(QUICK_MODELS, MODELS),
     measure=_measure,

@@ -22,7 +22,7 @@ def test_only_the_runs_that_say_so_know_anything() -> None:
 
 
 def test_a_figure_has_a_panel_for_each_model_and_shows_what_there_is() -> None:
-    ways = ("quick", "normal", "thorough", "auto", *effort.COMPILERS, *effort.SESSIONS)
+    ways = ("quick", "normal", "thorough", "auto, quick", "auto", *effort.COMPILERS, *effort.SESSIONS)
     whole = {"model": "small", **dict.fromkeys(ways, 2.0), **{f"{way}_s": 10.0 for way in ways}}
     partial = {"model": "larger", "quick": 1.5, "quick_s": 3.0}
     figure = Figure()

@@ -30,6 +30,7 @@ from taso_py.judging.plausible import library_seconds
 from taso_py.judging.timing import race
 from taso_py.kernels.check import FAILURES
 from taso_py.latency.assumed import AssumedLatencies
+from taso_py.latency.database import LatencyDatabase
 from taso_py.latency.idle import wait_until_idle
 from taso_py.models.source import Source
 from taso_py.options import Options
@@ -197,12 +198,13 @@ def _with_likely_kernels(source: Source, program: Program, options: Options) -> 
         return None
     engine, folded = ENGINES["eager"], fold(program, UNLIMITED)
     tiles = tuple(tile for tile in engine.tiles if tile.is_direct)
-    assumed = AssumedLatencies(program.device)
-    cost = CostModel(program.device, assumed.database, tiles=tiles, latencies=assumed)
-    try:
-        return built_in(engine, folded, cost.plan(folded.graph), (source.args, source.kwargs), program)
-    except (*FAILURES, EngineUnavailableError):
-        return None
+    with LatencyDatabase(":memory:") as nothing:
+        assumed = AssumedLatencies(program.device, nothing)
+        cost = CostModel(program.device, nothing, tiles=tiles, latencies=assumed)
+        try:
+            return built_in(engine, folded, cost.plan(folded.graph), (source.args, source.kwargs), program)
+        except (*FAILURES, EngineUnavailableError):
+            return None
 
 
 def _wrong(

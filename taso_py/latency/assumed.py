@@ -28,10 +28,9 @@ last."""
 class AssumedLatencies(Latencies):
     """Latencies by the work of each call at fixed rates, in seconds; fused and packed kernels are preferred."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Assume the latencies of a device."""
-        nothing, here = LatencyDatabase(":memory:"), Environment.current(device)
-        super().__init__(device, nothing, here, weight_bytes=0, captured=False)
+    def __init__(self, device: torch.device, database: LatencyDatabase) -> None:
+        """Assume the latencies of a device; the database stays as it is."""
+        super().__init__(device, database, Environment.current(device), weight_bytes=0, captured=False)
 
     def lookup(
         self,

@@ -200,7 +200,7 @@ def test_the_commands_optimize_profile_and_replay(tmp_path: Path, capsys: pytest
         "    return body.eval(), (torch.randn(2, 3, 8, 8),)\n"
     )
     spec, out = f"{tmp_path}/mine.py:model", tmp_path / "out"
-    quick = ("--effort", "quick", "--time-limit", "4")
+    quick = ("--runtime", "eager", "--effort", "quick", "--time-limit", "4")
     assert main(["optimize", spec, "--device", DEVICE.type, "--output", str(out), *quick]) == 0, capsys.readouterr()
     assert main(["replay", str(out / "trace.rules"), spec, "--device", DEVICE.type]) == 0, capsys.readouterr()
     assert main(["profile", str(out), "--output", str(tmp_path / "profile"), "--seconds", "1"]) == 0, (

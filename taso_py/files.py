@@ -11,8 +11,8 @@ import secrets
 import shutil
 import sys
 import tempfile
-import weakref
 from collections.abc import Generator, Iterable, Mapping
+from multiprocessing.util import Finalize
 from pathlib import Path, PurePath
 from typing import IO
 
@@ -137,4 +137,5 @@ class ScratchFolder:
             OSError: there is no place for one.
         """
         self.path = Path(tempfile.mkdtemp(prefix="taso_py_"))
-        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+        # Unlike weakref.finalize it also runs where a worker process ends, and never in a fork of the process.
+        Finalize(self, shutil.rmtree, (self.path,), {"ignore_errors": True}, exitpriority=0)

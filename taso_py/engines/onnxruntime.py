@@ -19,6 +19,7 @@ from taso_py.backend.onnx_call import TYPES, session_options
 from taso_py.engines.engine import EngineUnavailableError
 from taso_py.engines.session import (
     MODEL_FILE,
+    WEIGHTS_FILE,
     WRITES,
     NodeTime,
     OnnxModel,
@@ -58,7 +59,7 @@ class OnnxRuntime(SessionEngine):
 
     name = "onnxruntime"
     library = "onnxruntime"
-    file, beside = MODEL_FILE, (WRITES, f"{MODEL_FILE}.data")
+    file, beside = MODEL_FILE, (WRITES, WEIGHTS_FILE)
 
     def _session(self, model: OnnxModel, threads: int) -> Session:
         return OnnxRuntimeSession(model, threads)

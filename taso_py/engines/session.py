@@ -44,8 +44,8 @@ EXTRA = "pip install 'taso-py[engines]'"
 LARGE = 1 << 24
 """Bytes of weights from which models are written to files, with the weights in one of their own, which engines map. In
 memory a model is copied twice before an engine has it, which takes seconds for a gigabyte, and has 2 GB at most."""
-MODEL_FILE = "model.onnx"
-"""The name of such a file, and of the file that ONNX Runtime's results are saved in."""
+MODEL_FILE, WEIGHTS_FILE = "model.onnx", "model.onnx.data"
+"""The names of such files, and of those that ONNX Runtime's results are saved in."""
 WRITER = "onnx_ir"
 """The Python package that models are written with; those that are written are run without it."""
 WRITES = "writes.graph"
@@ -86,15 +86,15 @@ class OnnxModel:
         """The ONNX model as files by name: one, and another with the weights if these are too large for that."""
         if isinstance(self.content, bytes):
             return {MODEL_FILE: self.content}
-        from taso_py.backend.onnx import NotInOnnx, onnx_bytes, weights_beside, with_weights
+        from taso_py.backend.onnx import NotInOnnx, onnx_bytes, with_weights
 
-        content, weights = self.content.read_bytes(), weights_beside(self.content)
+        content, weights = self.content.read_bytes(), self.content.with_name(WEIGHTS_FILE)
         if not weights.is_file():
             return {MODEL_FILE: content}
         try:
             return {MODEL_FILE: onnx_bytes(with_weights(self.content))}
         except NotInOnnx:
-            return {MODEL_FILE: content, weights.name: weights.read_bytes()}
+            return {MODEL_FILE: content, WEIGHTS_FILE: weights.read_bytes()}
 
 
 class Session(CompiledGraph):
@@ -339,7 +339,7 @@ def _written(model: Any) -> tuple[bytes | Path, ScratchFolder | None]:
         return onnx_bytes(model), None
     try:
         folder = ScratchFolder()
-        save(model, folder.path / MODEL_FILE)
+        save(model, folder.path / MODEL_FILE, WEIGHTS_FILE)
     except OSError:  # the disk is full, or read only
         return onnx_bytes(model), None
     return folder.path / MODEL_FILE, folder

@@ -61,12 +61,12 @@ PLAIN_NAME = "torch:"
 _log = logging.getLogger(__name__)
 
 
-def no_reference() -> Reference | None:
+def _no_reference() -> Reference | None:
     """Return no reference, for a call that resembles no other."""
     return None
 
 
-def no_traits() -> CallTraits | None:
+def _no_traits() -> CallTraits | None:
     """Return no traits, for a call whose latency is not estimated."""
     return None
 
@@ -203,7 +203,7 @@ class Latencies:
         # An opaque operator may need operands that cannot be made up. It is in every candidate alike.
         otherwise = 0.0 if isinstance(cover.root.op, Opaque) else math.inf
         is_view = len(cover.nodes) == 1 and self.is_view(cover.root)
-        traits = no_traits if is_view else partial(traits_of, cover, reads)
+        traits = _no_traits if is_view else partial(traits_of, cover, reads)
         return self.lookup(key, call, beside=beside, otherwise=otherwise, traits=traits)
 
     def of_conversion(self, value: Value, format_: Format) -> float:
@@ -256,9 +256,9 @@ class Latencies:
         self,
         key: Key,
         make: Callable[[], Callable[[], object]],
-        beside: Callable[[], Reference | None] = no_reference,
+        beside: Callable[[], Reference | None] = _no_reference,
         otherwise: float = math.inf,
-        traits: Callable[[], CallTraits | None] = no_traits,
+        traits: Callable[[], CallTraits | None] = _no_traits,
     ) -> float:
         """Return the median latency of a call, or an estimate of it.
 

@@ -49,8 +49,6 @@ class CallTraits:
     flops: int = 0
     moved: int = 0
     """Bytes read and written."""
-    is_plain_product: bool = False
-    """True for products, convolutions and the like that PyTorch computes without a chosen kernel."""
 
     @property
     def work_s(self) -> float:
@@ -84,7 +82,6 @@ def traits_of(cover: Cover, reads: Format) -> CallTraits | None:
         tail=tuple([node.op.name for node in rest]),
         flops=sum(done.flops or 0 for done in works),
         moved=sum(done.moved for done in works),
-        is_plain_product=cover.binder is None and first.op.is_contraction,
     )
 
 

@@ -30,6 +30,7 @@ from taso_py.backend.writes import Writes
 from taso_py.checking.compare import compare_output, outputs_of, roundings, to_float64
 from taso_py.checking.roundtrip import equal_outputs
 from taso_py.engines.aot import ARCHIVE, AotInductor, as_read, compile_archive, load_archive
+from taso_py.engines.session import WEIGHTS_FILE
 from taso_py.frontend import ImportRefusal, import_program
 from taso_py.ir.errors import TasoError, first_line
 from taso_py.saving.artifact import SavedForm, exported_program
@@ -125,7 +126,7 @@ def with_repository(
         return dict(files), []
     if ONNX not in files:
         return dict(files), [f"{REPOSITORY}/ was not written, since there is no {ONNX}"]
-    if f"{ONNX}.data" in files:
+    if WEIGHTS_FILE in files:
         return dict(files), [f"{REPOSITORY}/ was not written, since {ONNX} is too large for one file"]
     # Tensors of an archive are named by position among everything that is given or returned.
     leaves = (*program.signature.inputs, *program.signature.outputs)

@@ -208,7 +208,7 @@ def test_weights_may_lie_beside_the_model(tmp_path: Path, monkeypatch: pytest.Mo
     graph = parse_graph('graph(x: f32[300]) { return add(x, weight{key="w", type=f32[300]}) }')
     weights = {"w": torch.arange(300.0)}
     path = tmp_path / "model.onnx"
-    save(onnx_model(graph, weights), path)
+    save(onnx_model(graph, weights), path, "model.onnx.data")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
     runtime = pytest.importorskip("onnxruntime")
     session = runtime.InferenceSession(path, providers=["CPUExecutionProvider"])

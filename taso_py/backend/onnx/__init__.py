@@ -6,7 +6,7 @@ approximated. The package imports without the extra ``onnx``; making a model nee
 
 from taso_py.backend.onnx.errors import NotInOnnx
 from taso_py.backend.onnx.model import IR_VERSION, OPSET, onnx_bytes, onnx_model, weight_bytes
-from taso_py.backend.onnx.serialized import save, weights_beside, with_weights
+from taso_py.backend.onnx.serialized import save, with_weights
 from taso_py.backend.onnx.table import LOWERED_TO_ONNX, OPAQUE_IN_ONNX
 
 __all__ = [
@@ -19,6 +19,5 @@ __all__ = [
     "onnx_model",
     "save",
     "weight_bytes",
-    "weights_beside",
     "with_weights",
 ]

@@ -17,20 +17,15 @@ def serialized(model: ir.Model) -> bytes:
     return proto.SerializeToString()
 
 
-def weights_beside(path: Path) -> Path:
-    """Return the file with the weights of a model that is written to a file without them."""
-    return path.with_name(f"{path.name}.data")
-
-
-def save(model: ir.Model, path: Path) -> None:
-    """Write a model to a file, with all but its smallest weights in another file, which engines map into memory.
+def save(model: ir.Model, path: Path, weights: str) -> None:
+    """Write a model to a file, with all but its smallest weights in another of this name, which engines map.
 
     Raises:
         OSError: the files cannot be written.
     """
     import onnx_ir as ir
 
-    ir.save(model, path, external_data=weights_beside(path).name)
+    ir.save(model, path, external_data=weights)
 
 
 def with_weights(path: Path) -> ir.Model:
